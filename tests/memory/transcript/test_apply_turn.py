@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from om_proxy.memory.model import MAX_VIEWS, Reflection, extend_chain, replace_log
+from om_proxy.memory.transcript.apply_turn import EndedReply, apply_request, apply_turn, end_turn
 from om_proxy.memory.transcript.reconcile import (
     Hints,
     StoredTranscript,
@@ -186,6 +188,19 @@ def test_what_only_moves_keeps_its_time() -> None:
     fp = parse(message("u", "2")).fp
     assert after[fp] == before[fp]
     assert after[parse(message("a", "1")).fp] == before[fp]
+
+
+def test_what_was_stored_while_a_turn_waited_keeps_its_time() -> None:
+    """The turn was asked before others ended, and ends after them. What it inserts was said no
+    later than what moves for it."""
+    thread = build_thread("u1 u2 a2")
+    before = replace(thread.memory, tail=tuple([replace(m, at=2.0) for m in thread.memory.tail]))
+    thread.memory = before
+    verdict, sent, _ = thread.ask(chat("u1 a1 u2 a2 u3"))
+    asked = apply_request(before, verdict, sent, {}, 1.0, asked_at=1.0)
+    ended = end_turn(before, asked, verdict, 1.0, 9.0, EndedReply(parse(reply("3")), 50))
+    assert [m.at for m in ended.tail] == [2.0, 2.0, 2.0, 2.0, 9.0, 9.0]
+    assert ended == apply_turn(before, verdict, sent, {}, 9.0, parse(reply("3")), 50, asked_at=1.0)
 
 
 def test_views_are_bounded_and_questions_outlive_steps() -> None:

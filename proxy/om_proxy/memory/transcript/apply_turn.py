@@ -64,10 +64,7 @@ def apply_request(
     if verdict.swaps or verdict.revive:
         kept = rechain(memory.chain_at_coverage, kept)
     chain = kept[-1].chain if kept else memory.chain_at_coverage
-    new = [(sent.item(index), tokens.get(index, 0), now) for index in verdict.corrections]
-    if verdict.new:
-        new += _new_messages(memory, verdict, sent, tokens, now, cut_seq)
-    fresh = tuple(_number_messages(memory.next_seq, chain, new, encoding))
+    fresh = tuple(_number_messages(memory, verdict, sent, tokens, chain, now, encoding))
     is_partial = verdict.style in PARTIAL_STYLES
     after = replace(
         memory,
@@ -111,7 +108,8 @@ def end_turn(
     if asked.next_seq > before.next_seq and now != asked_at:
         kept = kept.messages_through(before.next_seq - 1)
         new = asked.tail[len(kept) :]
-        fresh = [replace(m, at=now) if m.at == asked_at else m for m in new]
+        times = _find_times(before, verdict, [m.item for m in new], now)
+        fresh = [replace(m, at=at) for m, at in zip(new, times, strict=True)]
     if reply is None:
         return replace(asked, tail=kept.append_messages(tuple(fresh)), turn_at=turn_at)
     if verdict.has_stored_reply or _is_reply_stored(before, verdict, reply.item):
@@ -166,32 +164,38 @@ def _is_reply_stored(memory: Memory, verdict: Verdict, reply: Item) -> bool:
     return 0 < seq <= cut_seq and any(m.seq == seq and m.fp == reply.fp for m in memory.marks)
 
 
-def _new_messages(
+def _find_times(memory: Memory, verdict: Verdict, items: Sequence[Item], now: float) -> list[float]:
+    """Return the times of the messages that the turn adds, corrections first. A message that only
+    moves keeps its time, and one that joins before it was said no later."""
+    if verdict.cut_seq is None:
+        return [now] * len(items)
+    moved = MessageList.of(memory.tail).messages_after(verdict.cut_seq)
+    seen_at = {m.item.fp: m.at for m in moved}
+    first = len(verdict.corrections)
+    times = [now] * first + [seen_at.get(item.fp, now) for item in items[first:]]
+    for place in reversed(range(first, len(items) - 1)):
+        times[place] = min(times[place], times[place + 1])
+    return times
+
+
+def _number_messages(
     memory: Memory,
     verdict: Verdict,
     sent: SentHistory,
     tokens: Mapping[int, int],
+    chain: bytes,
     now: float,
-    cut_seq: int,
-) -> Iterator[tuple[Item, int, float]]:
-    """Yield the new messages with their tokens and times. A message that only moves keeps its
-    time, and one that joins before it was said no later."""
-    seen_at = {m.item.fp: m.at for m in MessageList.of(memory.tail).messages_after(cut_seq)}
-    items = [(index, sent.item(index)) for index in verdict.new]
-    times = [seen_at.get(item.fp, now) for _, item in items]
-    for place in reversed(range(len(times) - 1)):
-        times[place] = min(times[place], times[place + 1])
-    for (index, item), at in zip(items, times, strict=True):
-        yield item, tokens.get(index, 0), at
-
-
-def _number_messages(
-    seq: int, chain: bytes, added: Sequence[tuple[Item, int, float]], encoding: str
+    encoding: str,
 ) -> Iterator[Message]:
-    for item, tokens, at in added:
+    """Yield the messages that the turn adds after the chain, corrections first."""
+    indexes = (*verdict.corrections, *verdict.new)
+    items = [sent.item(index) for index in indexes]
+    times = _find_times(memory, verdict, items, now)
+    for seq, (index, item, at) in enumerate(
+        zip(indexes, items, times, strict=True), memory.next_seq
+    ):
         chain = extend_chain(chain, item.fp)
-        yield Message(seq, item, chain, tokens, at, encoding)
-        seq += 1
+        yield Message(seq, item, chain, tokens.get(index, 0), at, encoding)
 
 
 def _take_client_versions(
