@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from om_proxy.memory.transcript.sent_history import MIN_DIGESTED_BYTES, recognise
 from om_proxy.wire.apis import json_text
 from om_proxy.wire.apis.api import Reply, Unreadable
+from om_proxy.wire.apis.chat.chat_request import build_request_split
 from om_proxy.wire.apis.chat.deltas import CALL_VALUES
 from om_proxy.wire.apis.chat.reply import MAX_CHOICES, ChatReplyReader
 from om_proxy.wire.apis.json_text import (
@@ -22,6 +24,7 @@ from om_proxy.wire.apis.json_text import (
 )
 from om_proxy.wire.apis.json_text import MAX_SURROGATES_EXAMINED as MOST_HALVES
 from om_proxy.wire.apis.registry import CHAT
+from om_proxy.wire.apis.split import SlicedMessages
 from om_proxy.wire.apis.sse import EventDecoder
 from tests.support.counting import TIMES, measure_cpu_s
 from tests.support.weighing import measure_peak_bytes
@@ -94,6 +97,22 @@ def test_values_inside_a_message() -> None:
             + b",".join([b"{}"] * COUNT_VALUES_ABOVE_BYTES)
             + b"]}]}"
         )
+
+
+def test_values_behind_known_messages() -> None:
+    """They count too, whatever is known of the messages before them."""
+    known = [b'{"role":"user","content":"%s"}' % (b"x" * MIN_DIGESTED_BYTES)] * 9
+    first = CHAT.parse_request(b'{"messages":[' + b",".join(known) + b"]}")
+    split = build_request_split(first, recognise((), first.messages).digests)
+    assert split is not None
+    few, many = (b",".join([b"{}"] * count) for count in (9, COUNT_VALUES_ABOVE_BYTES))
+    bodies = [
+        b'{"messages":[' + b",".join([*known, b'{"role":"user","content":[' + values + b"]}]}"])
+        for values in (few, many)
+    ]
+    assert isinstance(CHAT.parse_request(bodies[0], split).messages, SlicedMessages)
+    with pytest.raises(Unreadable, match="more JSON values"):
+        CHAT.parse_request(bodies[1], split)
 
 
 @pytest.mark.parametrize(

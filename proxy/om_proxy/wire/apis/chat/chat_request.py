@@ -149,7 +149,7 @@ def split_members(request: Request) -> dict[str, Raw]:
 
 def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
     """Split a request. Raise Unreadable for a body that is no object with a list of messages, or
-    has too many values."""
+    has too many values beside the messages of `known_split`."""
     if known_split is not None and (request := _parse_after_split(api, body, known_split)):
         return request
     _limit_values(body)
@@ -250,7 +250,7 @@ def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | N
     frame = b"".join((body[:start], KNOWN_PREFIX_PLACEHOLDER, body[start + known_split.ends[-1] :]))
     if frame.count(KNOWN_PREFIX_PLACEHOLDER) != 1:
         return None
-    _limit_values(frame)  # the known messages were counted when they came
+    _limit_values(frame)  # the known messages are read one by one, if at all
     members = _decode_body(frame)
     raws = tuple(map(bytes, members.messages)) if members else ()
     if members is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
