@@ -665,6 +665,9 @@ def test_files_named_elsewhere() -> None:
         for path in re.findall(r"`((?:tests|proxy|config|examples|scripts)/[\w./-]+)`", text):
             if "x/" not in path:
                 assert (ROOT / path).exists(), path
+        for path in re.findall(r"`([\w/]+\.py)`", text):
+            if path.partition("/")[0] + "/" in rooms():
+                assert (ROOT / "proxy/om_proxy" / path).is_file(), path
 
 
 # ── every file ────────────────────────────────────────────────────────────────────────────────────
