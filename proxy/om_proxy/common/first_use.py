@@ -22,7 +22,7 @@ class FirstUse(Generic[T]):
         """Return the part, which is created once. If `create` raises an error, raise it; the next
         call tries again."""
         creation = self._creation
-        if creation is None or (creation.done() and creation.exception()):
+        if creation is None or (creation.done() and (creation.cancelled() or creation.exception())):
             creation = asyncio.create_task(asyncio.to_thread(self._create))
             self._creation = creation
         return await asyncio.shield(creation)  # others wait for it too

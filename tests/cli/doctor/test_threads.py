@@ -16,7 +16,7 @@ from om_proxy.cli.doctor.threads import (
     explain_cause,
     revive_thread,
 )
-from om_proxy.common.errors import ModelError, UnopenedText
+from om_proxy.common.errors import Conflict, KeysAway, ModelError, StorageError, UnopenedText
 from om_proxy.memory.model import Failures, Key, Memory
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
@@ -91,24 +91,33 @@ class Overtaken(ForwardingStore):
         return memory
 
 
+@pytest.mark.parametrize("error", [UnopenedText, KeysAway, Conflict])
 @pytest.mark.parametrize("key", [KEY, KEY._replace(tenant="another")])
-async def test_only_a_readable_thread_is_revived(key: Key) -> None:
+async def test_only_a_readable_thread_is_revived(key: Key, error: type[StorageError]) -> None:
     """A thread that is gone is not made, and one that does not open is left as it is."""
     async with open_parts() as p:
         stored = await p.store_tail(chat(3, 50))
-        assert not await revive_thread(Unopened(p.store), key)
+        assert not await revive_thread(Unreadable(p.store, error), key)
         assert await p.store.load(KEY) == stored
         assert await p.store.load(KEY._replace(tenant="another")) == Memory(
             key=KEY._replace(tenant="another")
         )
 
 
-class Unopened(Overtaken):
-    """A store with a thread that no key opens."""
+class Unreadable(ForwardingStore):
+    """A store with a thread that cannot be read now."""
+
+    def __init__(self, inner: Store, error: type[StorageError]) -> None:
+        self._inner = inner
+        self.error = error
+
+    @property
+    def inner(self) -> Store:
+        return self._inner
 
     async def load(self, key: Key) -> Memory:
         if key == KEY:
-            raise UnopenedText("no key opens it")
+            raise self.error("it cannot be read")
         return await self.inner.load(key)
 
 

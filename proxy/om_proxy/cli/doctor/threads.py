@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from om_proxy.cli.doctor.upstreams import Finding
-from om_proxy.common.errors import UnopenedText
+from om_proxy.common.errors import Conflict, KeysAway, UnopenedText
 from om_proxy.engine.memory_cache.memories import retry_on_conflict
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key
@@ -56,8 +56,8 @@ async def find_failing_threads(
 
 
 async def revive_thread(store: WorkedThreads, key: Key) -> bool:
-    """Clear the failures of a thread, and make it due now. Return False if it is gone, or cannot be
-    read: then nothing can be observed either."""
+    """Clear the failures of a thread, and make it due now. Return False if it is gone, cannot be
+    read, as its notes cannot be made then either, or is written by others all the time."""
 
     async def attempt() -> bool:
         memory = await store.load(key)
@@ -68,7 +68,7 @@ async def revive_thread(store: WorkedThreads, key: Key) -> bool:
 
     try:
         return await retry_on_conflict(attempt)
-    except UnopenedText:
+    except (UnopenedText, KeysAway, Conflict):  # the threads behind it are revived all the same
         return False
 
 
