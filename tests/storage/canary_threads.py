@@ -125,11 +125,11 @@ def _create_thread(key: Key) -> tuple[Memory, Memory]:
         pins=(Pin(9, CANARY_WORD, 1, 1.0, "cli"),),
     )
     things = small_things() | {"title": CANARY_WORD, "model": CANARY_WORD, "timezone": CANARY_WORD}
+    things["overrides"] = f'{{"instruction":"{CANARY_WORD}"}}'.encode()
     return first, replace(
         memory,
         log=own,
         chunks=tuple(replace(chunk, title=CANARY_WORD, **words) for chunk in memory.chunks),
-        overrides=f'{{"instruction":"{CANARY_WORD}"}}'.encode(),
         other_threads_text=CANARY_WORD,
         **things,
     )

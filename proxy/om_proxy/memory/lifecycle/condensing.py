@@ -14,7 +14,7 @@ of 16 R 8 times and of 64 R 17 times; the whole log would have been rewritten 3,
 The entries before the stretch keep their bytes, so the provider's prompt cache hits there.
 
 A share r frees 1 - r of the tokens that the reflector reads. So it writes about one token for each new
-token of notes: 1.1 if its answers have the size that is asked for, 1.5 if they are just accepted.
+token of notes: 1.25 if its answers have the size that is asked for, 1.6 if they are just accepted.
 """
 
 from __future__ import annotations
