@@ -18,7 +18,7 @@ turn.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, groupby
 from typing import Any
@@ -41,7 +41,7 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.prompt.pairs import find_broken_pieces
 from om_proxy.memory.prompt.tail import Piece, build_tail
-from om_proxy.memory.transcript.apply_turn import EndedReply, apply_request, apply_turn, end_turn
+from om_proxy.memory.transcript.apply_turn import EndedReply, apply_request, end_turn
 from om_proxy.memory.transcript.corrections import find_corrections
 from om_proxy.memory.transcript.reconcile import (
     Hints,
@@ -81,6 +81,24 @@ def raw(role: str, content: Any, **more: Any) -> bytes:
 
 def reply(text: str) -> bytes:
     return raw("assistant", text)
+
+
+def apply_turn(
+    memory: Memory,
+    verdict: Verdict,
+    sent: SentHistory,
+    tokens: Mapping[int, int],
+    now: float,
+    reply: Item | None = None,
+    reply_tokens: int = 0,
+    revived: Mapping[int, Message] | None = None,
+    encoding: str = "",
+    asked_at: float = 0.0,
+) -> Memory:
+    """Return the memory after a turn that was asked and ended `now`."""
+    asked = apply_request(memory, verdict, sent, tokens, now, revived, encoding, asked_at)
+    ended = EndedReply(reply, reply_tokens, encoding) if reply is not None else None
+    return end_turn(memory, asked, verdict, asked_at, now, ended)
 
 
 class Thread:

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.memory.model import MAX_VIEWS, Reflection, extend_chain, replace_log
-from om_proxy.memory.transcript.apply_turn import EndedReply, apply_request, apply_turn, end_turn
+from om_proxy.memory.transcript.apply_turn import EndedReply, apply_request, end_turn
 from om_proxy.memory.transcript.reconcile import (
     Hints,
     StoredTranscript,
@@ -16,6 +16,7 @@ from om_proxy.memory.transcript.reconcile import (
 )
 from tests.memory.clients import (
     Thread,
+    apply_turn,
     build_covered_thread,
     build_thread,
     chat,

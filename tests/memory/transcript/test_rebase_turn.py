@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import Item, Memory
 from om_proxy.memory.prompt.tail import build_tail
-from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn
 from om_proxy.memory.transcript.reconcile import Hints, History, SentHistory, Verdict
 from tests.memory.clients import (
     Thread,
+    apply_turn,
     build_covered_thread,
     build_thread,
     chat,

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from om_proxy.memory.ledger import Account, TurnEntry, add_turn
 from om_proxy.memory.model import MAX_VIEWS, Cell, Memory, extend_chain
-from om_proxy.memory.transcript.apply_turn import apply_turn
 from om_proxy.memory.transcript.rebase_turn import rebase_turn
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.memory.transcript.unstored import (
@@ -19,7 +18,15 @@ from om_proxy.memory.transcript.unstored import (
     merge_unstored,
     rewind_memory,
 )
-from tests.memory.clients import Thread, build_thread, chat, forwarded_words, parse, word
+from tests.memory.clients import (
+    Thread,
+    apply_turn,
+    build_thread,
+    chat,
+    forwarded_words,
+    parse,
+    word,
+)
 
 STORED_ROW = 7
 

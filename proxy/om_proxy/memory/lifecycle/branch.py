@@ -151,7 +151,7 @@ def roll_back(
 
     `recent`: the newest live marks that `entries` cover; `tail`: the later live messages, up to
     `cut_seq` or further; `covered`: count and framed tokens of all live messages that `entries`
-    cover. The messages after `cut_seq` stay in the tail: `apply_turn` supersedes them.
+    cover. The messages after `cut_seq` stay in the tail: `apply_request` supersedes them.
     """
     coverage = find_coverage(memory, entries)
     log = memory.log

@@ -34,7 +34,7 @@ class Piece(Struct, frozen=True):
 
 def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Piece, ...]:
     """Return the tail of the prompt. `memory` is the projected one: after
-    `apply_turn(…, verdict, sent, …)` without a reply, whose newest view is this request's.
+    `apply_request(…, verdict, sent, …)`, whose newest view is this request's.
 
     A correction of an older message is where the client shows it. A covered stretch is skipped,
     a stretch that was not sent comes from the store, and everything else is the client's own JSON,

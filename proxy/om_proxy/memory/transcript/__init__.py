@@ -12,6 +12,7 @@ Words, in the order one needs them:
 - *verdict*: the cells, and what follows from them: what is new, what is superseded, whose text
   changes (verdict.py).
 
-Steps of a turn: `reconcile` gives the verdict when the request comes, `apply_turn` turns it into
-the next memory, and `rebase_turn` moves it where another turn was committed in between.
+Steps of a turn: `reconcile` gives the verdict when the request comes, `apply_request` turns it into
+the memory that the prompt is built from, `end_turn` adds the reply, and `rebase_turn` moves the
+verdict where another turn was committed in between.
 """

@@ -18,24 +18,6 @@ from om_proxy.memory.transcript.views import record_view
 _ASKING_ROLES = ("user", "system", "developer")
 
 
-def apply_turn(
-    memory: Memory,
-    verdict: Verdict,
-    sent: SentHistory,
-    tokens: Mapping[int, int],
-    now: float,
-    reply: Item | None = None,
-    reply_tokens: int = 0,
-    revived: Mapping[int, Message] | None = None,
-    encoding: str = "",
-    asked_at: float = 0.0,
-) -> Memory:
-    """Return the memory after a turn that was asked and ended `now`: `apply_request`, `end_turn`."""
-    asked = apply_request(memory, verdict, sent, tokens, now, revived, encoding, asked_at)
-    ended = EndedReply(reply, reply_tokens, encoding) if reply is not None else None
-    return end_turn(memory, asked, verdict, asked_at, now, ended)
-
-
 def apply_request(
     memory: Memory,
     verdict: Verdict,

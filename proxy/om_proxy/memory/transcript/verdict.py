@@ -35,8 +35,7 @@ STORED_KINDS = {"soft": "altered", "swapped": "same"}
 
 
 class Verdict(Struct, frozen=True, kw_only=True):
-    """The consequence of a request for the transcript. `apply_turn` carries it out when the turn is
-    complete."""
+    """The consequence of a request for the transcript. `apply_request` carries it out."""
 
     case: str  # a word of the table in docs/contributing/reconcile.md#cases
     # live messages with a higher seq are superseded when the turn commits; None: none is
