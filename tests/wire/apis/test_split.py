@@ -19,9 +19,9 @@ from om_proxy.wire.apis.api import Request, Unreadable
 from om_proxy.wire.apis.chat.chat_request import (
     build_request_split,
     replace_messages,
-    split_members,
 )
 from om_proxy.wire.apis.registry import CHAT
+from om_proxy.wire.apis.request_members import split_members
 from om_proxy.wire.apis.split import (
     KNOWN_PREFIX_PLACEHOLDER,
     MAX_SPLITS_BYTES,

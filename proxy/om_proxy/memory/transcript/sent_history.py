@@ -76,6 +76,11 @@ class HashedMessages(Sequence[bytes]):
     def digests(self) -> Digests:
         """The digests of the messages that are hashed."""
 
+    def align(self, count: int) -> int:
+        """Return how many of the first `count` messages may be known without the ones behind
+        them."""
+        return count
+
 
 class Recognised(NamedTuple):
     """The result of comparing a request's raw bytes with the recorded attempts, without parsing."""
@@ -106,10 +111,13 @@ def _digest_stable_part(raws: Sequence[bytes], counts: Set[int]) -> Digests:
     suffice. A short list keeps none: hashing it again takes no time."""
     if not isinstance(raws, HashedMessages) and sum(map(len, raws)) < MIN_DIGESTED_BYTES:
         return NO_DIGESTS
-    cached = raws.digests if isinstance(raws, HashedMessages) else NO_DIGESTS
-    if not cached.has_digests_at(counts):
-        cached = NO_DIGESTS
-    stable_count = max(len(raws) - REHASHED_MESSAGES, cached.count)
+    stable_count = max(len(raws) - REHASHED_MESSAGES, 0)
+    cached = NO_DIGESTS
+    if isinstance(raws, HashedMessages):
+        stable_count = raws.align(stable_count)
+        if raws.digests.has_digests_at(counts):
+            cached = raws.digests
+    stable_count = max(stable_count, cached.count)
     return cached.extend(raws[cached.count : stable_count], counts)
 
 

@@ -35,15 +35,20 @@ MIN_SPLIT_BODY_BYTES = MIN_DIGESTED_BYTES  # a smaller body is split as fast wit
 # The probe is searched up to here: the instructions before it may differ in length.
 MAX_PROBE_OFFSET_BYTES = 1 << 16
 KNOWN_PREFIX_PLACEHOLDER = b'"what is known stands here"'  # JSON, in place of the known messages
-# Arrays named `messages` that are tried: one may be inside another member.
+# Arrays of the list's name that are tried: one may be inside another member.
 MAX_ARRAYS_TRIED = 4
 
-_ARRAY = re.compile(rb'"messages"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*')
+_ARRAYS = {
+    name: re.compile(rb'"%s"[ \t\r\n]*:[ \t\r\n]*\[[ \t\r\n]*' % name.encode())
+    for name in ("messages", "input")
+}
 _GAP = re.compile(rb"[ \t\r\n]*,[ \t\r\n]*")
 
 
 class Split(Struct, frozen=True):
-    """The offsets of a request's messages, and their hashes."""
+    """The offsets of a request's messages, and their hashes. Where an API's units are not its
+    messages (wire/apis/units.py), `starts` says where each begins, and `digests` are of the
+    units."""
 
     start: int  # offset of the first message in the body
     probe: bytes  # the first bytes of the first message
@@ -51,10 +56,22 @@ class Split(Struct, frozen=True):
     ends: array[int]  # end offset of each message, counted from `start`
     running_hash: xxh3_128  # of the text from the first to the last; never updated in place
     digests: Digests  # of the messages themselves, as far as views know them
+    starts: array[int] = array("L")  # the message in which each unit begins; empty: its number
 
     @property
     def size(self) -> int:
-        return len(self.ends) * self.ends.itemsize + len(self.gap) + SPLIT_OVERHEAD_BYTES
+        offsets = len(self.ends) * self.ends.itemsize + len(self.starts) * self.starts.itemsize
+        return offsets + len(self.gap) + SPLIT_OVERHEAD_BYTES
+
+    def take_out_of(self, body: bytes) -> tuple[int, bytes] | None:
+        """Return the offset of the text in this body, and the body with the placeholder in its
+        place. None: it is not there unchanged."""
+        start = self.find_in(body)
+        if start is None:
+            return None
+        end = start + self.ends[-1]
+        frame = b"".join((body[:start], KNOWN_PREFIX_PLACEHOLDER, body[end:]))
+        return (start, frame) if frame.count(KNOWN_PREFIX_PLACEHOLDER) == 1 else None
 
     def find_in(self, body: bytes) -> int | None:
         """Return the offset of exactly the same text in this body; None: it is not at its old
@@ -114,16 +131,19 @@ def build_split(
     messages: Sequence[bytes],
     digests: Digests,
     seed: int,
+    *,
+    array_name: str = "messages",
+    count: int | None = None,
 ) -> Split | None:
-    """Build the split of the messages that `digests` cover. None: the body is small, nothing is
-    covered, or the gaps between the messages differ."""
-    count = digests.count
+    """Build the split of the messages that `digests` cover: `count`, if those are of units. None:
+    the body is small, nothing is covered, or the gaps between the messages differ."""
+    count = digests.count if count is None else count
     if not count or len(body) < MIN_SPLIT_BODY_BYTES:
         return None
     if isinstance(messages, SlicedMessages) and count >= len(messages.split.ends):
-        return _extend_split(messages, digests)
+        return _extend_split(messages, digests, count)
     covered = messages[:count]
-    for head in islice(_ARRAY.finditer(body), MAX_ARRAYS_TRIED):
+    for head in islice(_ARRAYS[array_name].finditer(body), MAX_ARRAYS_TRIED):
         start = _skip_instructions(body, head.end(), instructions)
         if start is None:
             continue
@@ -154,12 +174,12 @@ def _measure_messages(
     return Split(start, messages[0][:PROBE_BYTES], gap, ends, xxh3_128(text, seed), digests)
 
 
-def _extend_split(messages: SlicedMessages, digests: Digests) -> Split | None:
+def _extend_split(messages: SlicedMessages, digests: Digests, count: int) -> Split | None:
     """Extend the known split by the messages after it."""
     body = messages.body
     start = messages.start
     known = messages.split
-    new = messages.new[: digests.count - len(known.ends)]
+    new = messages.new[: count - len(known.ends)]
     if not new:
         return Split(start, known.probe, known.gap, known.ends, known.running_hash, digests)
     end = known.ends[-1]

@@ -16,9 +16,9 @@ from om_proxy.wire.apis.chat.chat_request import (
     read_item,
     read_text,
     replace_messages,
-    split_members,
 )
 from om_proxy.wire.apis.registry import CHAT
+from om_proxy.wire.apis.request_members import split_members
 
 KEY = b"k" * 32
 ODD = (

@@ -24,11 +24,11 @@ from om_proxy.wire.apis.chat.chat_message import read_message
 from om_proxy.wire.apis.json_text import (
     COUNT_VALUES_ABOVE_BYTES,
     MAX_MODEL_NAME_CHARS,
-    find_value_span,
     has_too_many_values,
     replace_lone_surrogates,
     write_canonical,
 )
+from om_proxy.wire.apis.request_members import join_list, replace_members
 from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split, build_split
 
 # No client sends more new messages at once: a question, or the results of all its calls.
@@ -123,7 +123,6 @@ class _Speaker(msgspec.Struct):
 
 
 _body = msgspec.json.Decoder(_Body)
-_members = msgspec.json.Decoder(dict[str, Raw])
 _speaker = msgspec.json.Decoder(_Speaker)
 _any = msgspec.json.Decoder()
 
@@ -140,11 +139,6 @@ def has_replies(request: Request) -> bool:
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return True  # a message of an unknown kind: it is not stored
     return False
-
-
-def split_members(request: Request) -> dict[str, Raw]:
-    """Return the top-level members in order, each as its raw JSON."""
-    return _members.decode(request.readable)
 
 
 def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
@@ -175,22 +169,8 @@ def build_request_split(request: Request, digests: Digests, seed: int = 0) -> Sp
 
 
 def replace_messages(request: Request, messages: Sequence[bytes]) -> bytes:
-    """Return the body with these messages, instructions included. Every other byte stays.
-
-    If a member was sent twice, the last value counts, as for parsers.
-    """
-    members = split_members(request)
-    frame = request.frame
-    if span := find_value_span("messages", members, request.readable):
-        return b"".join((frame[: span.start], b"[", b",".join(messages), b"]", frame[span.stop :]))
-    parts: list[bytes | Raw] = []
-    separator = b"{"
-    for name, raw in members.items():
-        parts += (separator, msgspec.json.encode(name), b":")
-        parts += (b"[", b",".join(messages), b"]") if name == "messages" else (raw,)
-        separator = b","
-    parts.append(b"}")
-    return b"".join(parts)
+    """Return the body with these messages, instructions included. Every other byte stays."""
+    return replace_members(request, {"messages": join_list(messages)})
 
 
 def read_item(raw: bytes, key: bytes) -> Item:
@@ -244,12 +224,10 @@ def _limit_values(body: bytes) -> None:
 def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | None:
     """Split the messages after the known ones. Return None if the known messages are not in the
     body unchanged, or not right after instructions."""
-    start = known_split.find_in(body)
-    if start is None:
+    taken = known_split.take_out_of(body)
+    if taken is None:
         return None
-    frame = b"".join((body[:start], KNOWN_PREFIX_PLACEHOLDER, body[start + known_split.ends[-1] :]))
-    if frame.count(KNOWN_PREFIX_PLACEHOLDER) != 1:
-        return None
+    start, frame = taken
     _limit_values(frame)  # the known messages are read one by one, if at all
     members = _decode_body(frame)
     raws = tuple(map(bytes, members.messages)) if members else ()

@@ -1,0 +1,106 @@
+"""The units of a request whose elements are not one unit each.
+
+A transcript numbers units. An element of the API's list may hold several of them, as a user message
+with two tool results does, or be a part of one, as a call is of a model's step.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import overload
+
+from msgspec.structs import replace
+
+from om_proxy.memory.transcript.sent_history import NO_DIGESTS, Digests, HashedMessages
+from om_proxy.wire.apis.split import SlicedMessages, Split, build_split
+
+# reads one unit out of its elements; the number: of the unit among those of its element
+ReadUnit = Callable[[Sequence[bytes], int], bytes]
+
+
+class Units(HashedMessages):
+    """The units of a request. `elements`: raw, without instructions. `starts`: the element in which
+    each unit begins. A unit is read when it is asked for."""
+
+    __slots__ = ("_read_unit", "_units", "elements", "starts")
+
+    def __init__(self, elements: Sequence[bytes], starts: array[int], read_unit: ReadUnit) -> None:
+        self.elements = elements
+        self.starts = starts
+        self._read_unit = read_unit
+        self._units: dict[int, bytes] = {}
+
+    @property
+    def digests(self) -> Digests:
+        elements = self.elements
+        return elements.digests if isinstance(elements, SlicedMessages) else NO_DIGESTS
+
+    def align(self, count: int) -> int:
+        """A unit that shares its element with one behind it may not be known without that."""
+        if count >= len(self.starts):
+            return len(self.starts)
+        return bisect_left(self.starts, self.starts[count])
+
+    def find_elements(self, index: int) -> range:
+        """Return the elements of a unit."""
+        first = self.starts[index]
+        following = self.starts[index + 1] if index + 1 < len(self.starts) else len(self.elements)
+        return range(first, max(following, first + 1))
+
+    def find_part(self, index: int) -> int:
+        """Return the number of a unit among those of its element."""
+        return index - bisect_left(self.starts, self.starts[index])
+
+    def count_parts(self, element: int) -> int:
+        """Return how many units begin in this element."""
+        return bisect_left(self.starts, element + 1) - bisect_left(self.starts, element)
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[bytes, ...]: ...
+    def __getitem__(self, index: int | slice) -> bytes | tuple[bytes, ...]:
+        indices = range(len(self))[index]
+        if isinstance(indices, int):
+            return self._unit_at(indices)
+        return tuple(map(self._unit_at, indices))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self._unit_at, range(len(self)))
+
+    def _unit_at(self, index: int) -> bytes:
+        if index not in self._units:
+            elements = self.find_elements(index)
+            raws = self.elements[elements.start : elements.stop]
+            self._units[index] = self._read_unit(raws, self.find_part(index))
+        return self._units[index]
+
+
+def build_units_split(
+    body: bytes,
+    instructions: Sequence[bytes],
+    units: Units,
+    digests: Digests,
+    seed: int,
+    array_name: str,
+) -> Split | None:
+    """Build the split of the elements whose units `digests` cover. `instructions`: the elements in
+    front of them."""
+    covered = digests.count
+    count = units.starts[covered] if covered < len(units) else len(units.elements)
+    built = build_split(
+        body, instructions, units.elements, digests, seed, array_name=array_name, count=count
+    )
+    return replace(built, starts=units.starts[:covered]) if built else None
+
+
+def join_starts(known: Split, new: array[int]) -> array[int]:
+    """Return the starts of the known units and of those behind them. `new`: counted from the first
+    element that is not known."""
+    known_elements = len(known.ends)
+    return known.starts + array("L", [known_elements + start for start in new])
