@@ -50,7 +50,7 @@ from om_proxy.wire.apis.additions import (
     Trial,
     is_refusal,
 )
-from om_proxy.wire.apis.api import Unreadable
+from om_proxy.wire.apis.api import Unreadable, require_recall
 from om_proxy.wire.server.headers import find_header
 from om_proxy.wire.upstream import Upstream, UpstreamResponse, join_url
 from om_proxy.wire.upstream.calls import is_broken_connection
@@ -241,7 +241,9 @@ class Attempts:
             return body
         has_threads = turn.opened.look_up_scope == "resource"
         try:
-            return request.api.offer_tool(request, body, recall.tool, has_threads=has_threads)
+            return require_recall(request).offer_tool(
+                request, body, recall.tool, has_threads=has_threads
+            )
         except Unreadable:
             exchange.recall = None
             return body

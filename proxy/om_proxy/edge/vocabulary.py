@@ -113,7 +113,7 @@ RESPONSE_HEADER_ROWS = (
     _create_row(
         "x-om-recall",
         "With `memory.retrieval` on and notes in the prompt: `offered`, or why the model does not "
-        "get the tool: `n`, `functions`, `name`, `refused`; with `retrieval: auto` also `json`, `unsure`",
+        "get the tool: `n`, `functions`, `name`, `refused`, `api`; with `retrieval: auto` also `json`, `unsure`",
     ),
     _create_row(
         "x-om-recall-steps",

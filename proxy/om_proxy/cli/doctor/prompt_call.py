@@ -15,7 +15,7 @@ from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.recall.offering import TOOL_NAMES
 from om_proxy.settings.config.sections.service import UpstreamSettings
 from om_proxy.wire.apis.additions import Addition, Lessons, Trial
-from om_proxy.wire.apis.api import Request
+from om_proxy.wire.apis.api import Request, require_recall
 from om_proxy.wire.apis.refusals import UNNAMED_STATUS, read_wrapped_status
 from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.upstream import Upstream
@@ -72,7 +72,11 @@ def describe_taken(model: str, left_out: Addition) -> str:
 def _write_prompt(request: Request, layout: Layout, *, has_tool: bool) -> bytes:
     tail = [Piece(raw, "user", (), None, None, 0, i) for i, raw in enumerate(request.messages)]
     body = CHAT.rewrite_body(request, SAMPLE_NOTES, "", tail, layout)
-    return CHAT.offer_tool(request, body, TOOL_NAMES[0], has_threads=False) if has_tool else body
+    return (
+        require_recall(request).offer_tool(request, body, TOOL_NAMES[0], has_threads=False)
+        if has_tool
+        else body
+    )
 
 
 async def _post(

@@ -127,7 +127,10 @@ def offer_additions(
     of the look-up tool, the way of the request, and the context with the layout that the server
     takes. None for the offer: look-ups are off, or the request's tools cannot be read."""
     retrieval = context.effective.memory.retrieval
-    use = request.api.read_tool_use(request) if can_look_up and retrieval.enabled else None
+    recall = request.api.recall
+    use = None
+    if recall is not None and can_look_up and retrieval.enabled:
+        use = recall.read_tool_use(request)
     trial = offers.begin_trial(request, tenant, upstream, use or PLAIN_USE)
     record = None
     if use is not None:
@@ -139,6 +142,8 @@ def offer_additions(
             calls_tools=context.calls_tools or request.offers_tools,
         )
         record = RecallRecord(offering.word, offering.tool, retrieval.max_steps, use=use)
+    elif recall is None and can_look_up and retrieval.enabled:
+        record = RecallRecord(Offer.API, None)
     if trial.sent != PROMPT_ADDITIONS:
         context = context.with_layout(choose_layout(context.layout, request, trial.sent))
     return record, trial, context

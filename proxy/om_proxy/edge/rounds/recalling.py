@@ -35,6 +35,7 @@ from om_proxy.edge.rounds.round_requests import (
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.recall.look_ups import LookUps
 from om_proxy.observability.facts import Facts
+from om_proxy.wire.apis.api import require_recall
 from om_proxy.wire.apis.compression import create_decoder
 from om_proxy.wire.server.capacity.budget import MemoryBudget
 from om_proxy.wire.server.headers import find_header
@@ -85,7 +86,7 @@ class Recalling:
             answer, body = await buffer_body(
                 answer, MAX_WHOLE_BYTES, is_compressed=decode is not bytes
             )
-            if body is None or not exchange.request.api.may_call_tools(body):
+            if body is None or not require_recall(exchange.request).may_call_tools(body):
                 return answer
         rounds = self._open_rounds(exchange, record, turn)
         if body is not None:
@@ -103,7 +104,10 @@ class Recalling:
         assert exchange.request is not None  # only a readable request has memory
         assert exchange.context is not None  # the same
         assert record.tool is not None  # the request offers it
-        api, retrieval = exchange.request.api, exchange.context.effective.memory.retrieval
+        api, retrieval = (
+            require_recall(exchange.request),
+            exchange.context.effective.memory.retrieval,
+        )
         create_splice = api.create_whole_splice if record.is_whole else api.create_stream_splice
         held = HeldRounds(self._budget)
         requests = RoundRequests(

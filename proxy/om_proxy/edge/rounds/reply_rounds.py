@@ -21,7 +21,7 @@ from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.edge.rounds.round_look_ups import RoundLookUps
 from om_proxy.edge.rounds.round_requests import RoundLost, RoundRequests, report_fault
 from om_proxy.memory.recall.look_ups import LookUpAnswer
-from om_proxy.wire.apis.api import PlainRound, RoundEnd, Splice
+from om_proxy.wire.apis.api import PlainRound, RoundEnd, Splice, require_recall
 from om_proxy.wire.apis.refusals import MAX_ERROR_BODY_BYTES
 from om_proxy.wire.server.capacity.budget import MemoryBudget
 from om_proxy.wire.upstream import UpstreamResponse
@@ -79,7 +79,7 @@ class ReplyRounds:
         assert exchange.request is not None  # only a readable request has memory
         assert record.tool is not None  # the request offers it
         self._exchange = exchange
-        self._api = exchange.request.api
+        self._api = require_recall(exchange.request)
         self._record = record
         self._tool = record.tool
         self.requests = requests

@@ -13,7 +13,7 @@ from om_proxy.engine.event_feed.inline import write_comment, write_part
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall, LookUps
 from om_proxy.memory.rounds import Round
 from om_proxy.observability.facts import Facts, LookUpsMade
-from om_proxy.wire.apis.api import RoundEnd
+from om_proxy.wire.apis.api import RoundEnd, require_recall
 
 
 class RoundLookUps:
@@ -28,7 +28,7 @@ class RoundLookUps:
     ) -> None:
         assert exchange.request is not None  # only a readable request has memory
         self._exchange = exchange
-        self._api = exchange.request.api
+        self._api = require_recall(exchange.request)
         self._record = record
         self._create_look_ups = create_look_ups
         self._look_ups: LookUps | None = None  # None: nothing was looked up yet

@@ -17,7 +17,7 @@ from om_proxy.edge.headers import (
 )
 from om_proxy.edge.replies.buffered_response import create_body_decoder, peek
 from om_proxy.wire.apis.additions import REQUEST_FAULT_STATUSES, is_refusal
-from om_proxy.wire.apis.api import Unreadable
+from om_proxy.wire.apis.api import Unreadable, require_recall
 from om_proxy.wire.server.headers import Header, find_header
 from om_proxy.wire.upstream import UpstreamResponse
 
@@ -53,7 +53,7 @@ class RoundRequests:
         """`is_whole`: whether the reply is no stream."""
         assert exchange.request is not None  # only a readable request has memory
         self._exchange = exchange
-        self._api = exchange.request.api
+        self._api = require_recall(exchange.request)
         self._tool = tool
         self._body = body
         self._send = send
@@ -153,7 +153,7 @@ class RoundRequests:
         body, request = self._body, self._exchange.request
         if self._is_plain and request is not None:
             body = self._api.write_round(body, None, messages, has_threads=self._has_threads)
-            body, messages = self._api.write_plain_body(request, body) or body, ()
+            body, messages = request.api.write_plain_body(request, body) or body, ()
         return self._api.write_round(
             body, tool, messages, has_threads=self._has_threads, may_call=may_call
         )

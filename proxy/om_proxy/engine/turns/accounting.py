@@ -33,7 +33,7 @@ from om_proxy.memory.model import Key
 from om_proxy.memory.prompt.prompt_cost import BYTES_PER_TOKEN
 from om_proxy.memory.token_prices import Tokens, Usage
 from om_proxy.observability.facts import Facts, TurnPriced
-from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.apis.api import Reply, require_recall
 
 
 class AccountedTurn(Struct, frozen=True):
@@ -172,7 +172,8 @@ class Accountant:
         has_threads = turn.opened.look_up_scope == "resource"
         counted = self._tool_tokens.get((name, has_threads))
         if counted is None:
-            tool = turn.opened.request.api.write_tool(name, has_threads=has_threads)
+            api = require_recall(turn.opened.request)
+            tool = api.write_tool(name, has_threads=has_threads)
             counted = self._tool_tokens[name, has_threads] = self.token_counter.tokens(
                 tool.decode()
             )

@@ -54,6 +54,7 @@ class Offer(StrEnum):
     REFUSED = "refused"
     JSON = "json"
     UNSURE = "unsure"
+    API = "api"  # which has no form for look-ups
 
 
 class ToolUse(NamedTuple):

@@ -167,6 +167,10 @@ class Api(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def recall(self) -> RecallApi | None:
+        """The half of the API that offers look-ups; None: it has none."""
+
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         """Split a request into messages. Raise Unreadable.
 
@@ -221,7 +225,17 @@ class Api(Protocol):
 
     def create_end_finder(self) -> EndFinder: ...
 
-    # ── the tool that looks up earlier messages (docs/contributing/recall.md) ─────────────────────
+
+def require_recall(request: Request) -> RecallApi:
+    """Return the half that offers look-ups, of the API of a request that offers them."""
+    recall = request.api.recall
+    assert recall is not None  # else `offer_additions` offers none
+    return recall
+
+
+class RecallApi(Protocol):
+    """What an API needs for the tool that looks up earlier messages
+    (docs/contributing/recall.md)."""
 
     def read_tool_use(self, request: Request) -> ToolUse | None:
         """Return what the request says about tools; None if that cannot be read."""

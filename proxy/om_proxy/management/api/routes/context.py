@@ -28,7 +28,7 @@ from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.settings.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
 from om_proxy.settings.identity.header_values import group_by_name, read_choice, read_timezone
 from om_proxy.settings.identity.identity_rules import HISTORY_HEADER, SCOPE_HEADER, TIMEZONE_HEADER
-from om_proxy.wire.apis.api import Request, Unreadable
+from om_proxy.wire.apis.api import Request, Unreadable, require_recall
 from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.server.capacity.work_kinds import PREVIEW
 
@@ -243,7 +243,7 @@ def describe_preview(preview: Preview, offer: RecallRecord | None = None) -> Con
 def _write_tool(turn: PreparedTurn, name: str) -> msgspec.Raw:
     opened = turn.opened
     has_threads = opened.look_up_scope == "resource"
-    return msgspec.Raw(opened.request.api.write_tool(name, has_threads=has_threads))
+    return msgspec.Raw(require_recall(opened.request).write_tool(name, has_threads=has_threads))
 
 
 def _describe_parts(parts: Sequence[PromptPart]) -> list[PreviewPart]:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
-from om_proxy.wire.apis.api import Api, Request
+from om_proxy.wire.apis.api import Api, RecallApi, Request
 from om_proxy.wire.apis.chat import chat_message, chat_request
 from om_proxy.wire.apis.chat.layout import assemble, drop_block_texts
 from om_proxy.wire.apis.chat.look_ups import recall_tool, round_chunks
@@ -61,9 +61,13 @@ def _decode_json_text(escaped: bytes) -> str:
 
 
 class ChatApi:
-    """The functions of this room, under the names of `Api`."""
+    """The functions of this room, under the names of `Api` and `RecallApi`."""
 
     name = "chat"
+
+    @property
+    def recall(self) -> RecallApi:
+        return self
 
     write_plain_body = staticmethod(write_plain_body)
     build_split = staticmethod(chat_request.build_request_split)
