@@ -13,7 +13,12 @@ from om_proxy.wire.apis.request_members import join_list, replace_members
     [
         (b'{ "a" : 1E2,"messages":[] , "b":2}', {"b": b"3"}, b'{ "a" : 1E2,"messages":[] , "b":3}'),
         (b'{"b":2,"messages": []}', {"messages": b"[1]", "b": b"3"}, b'{"b":3,"messages": [1]}'),
-        (b'{"a":1.50, "messages":[]}', {"b": b"3"}, b'{"a":1.50,"messages":[],"b":3}'),
+        (b'{"a":1.50, "messages":[]}', {"b": b"3"}, b'{"a":1.50, "messages":[],"b":3}'),
+        (
+            b'{"a":1, "messages":[] } ',
+            {"messages": b"[1]", "b": b"3"},
+            b'{"a":1, "messages":[1] ,"b":3} ',
+        ),
         (b'{"b":2, "messages":[],"c":4}', {"b": None, "c": b"5"}, b'{"messages":[],"c":5}'),
         (b'{"messages":[], "b":2}', {"absent": None}, b'{"messages":[], "b":2}'),
         (b'{"b":1,"messages":[],"b":2}', {"messages": b"[3]"}, b'{"b":2,"messages":[3]}'),

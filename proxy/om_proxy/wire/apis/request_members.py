@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 from msgspec import Raw
@@ -28,31 +28,30 @@ def replace_members(request: Request, values: Mapping[str, bytes | None]) -> byt
     is added last. If a member was sent twice, the last value counts, as for parsers."""
     members = split_members(request)
     frame = request.frame
-    pieces: list[bytes] = []
+    pieces: list[bytes | Raw] = []
     position = 0
-    for span, value in _find_places(members, request.readable, values):
+    for name in [name for name in members if name in values]:
+        span, value = find_value_span(name, members, request.readable), values[name]
         if span is None or value is None:
             return _write_members({**members, **values})
         pieces += (frame[position : span.start], value)
         position = span.stop
-    return b"".join((*pieces, frame[position:]))
-
-
-def _find_places(
-    members: Mapping[str, Raw], text: bytes, values: Mapping[str, bytes | None]
-) -> list[tuple[slice | None, bytes | None]]:
-    """Return the span of each value that is replaced, in order; None for one that has none."""
-    ordered = [name for name in members if name in values]
-    added = [name for name in values if name not in members and values[name] is not None]
-    return [(find_value_span(name, members, text), values[name]) for name in (*ordered, *added)]
+    added = {name: value for name, value in values.items() if value and name not in members}
+    end = frame.rindex(b"}")
+    pieces += (frame[position:end], *_list_members(added, b","), frame[end:])
+    return b"".join(pieces)
 
 
 def _write_members(members: Mapping[str, Raw | bytes | None]) -> bytes:
-    """Write the members one after another, and leave out those without a value."""
-    parts: list[bytes | Raw] = []
-    separator = b"{"
+    return b"".join((*_list_members(members, b"{"), b"}"))
+
+
+def _list_members(
+    members: Mapping[str, Raw | bytes | None], separator: bytes
+) -> Iterator[bytes | Raw]:
+    """List the pieces of these members, without those that have no value. `separator`: before the
+    first one."""
     for name, raw in members.items():
         if raw is not None:
-            parts += (separator, msgspec.json.encode(name), b":", raw)
+            yield from (separator, msgspec.json.encode(name), b":", raw)
             separator = b","
-    return b"".join((*parts, b"}" if parts else b"{}"))
