@@ -29,7 +29,7 @@ from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.values.listing import ThreadSelection
 from tests.bench.stores import read_server
 from tests.storage.memory_builder import MemoryBuilder, item
-from tests.support.postgres_server import find_postgres_url, own_schema
+from tests.support.postgres_server import find_postgres_url, list_columns, own_schema
 
 MESSAGES, COVERED = 8, 4
 MESSAGE_CHARS, NOTE_CHARS = 500, 1_500
@@ -89,13 +89,7 @@ class Server:
         return await self._connection.fetchval(sql.replace("om.", f'"{self.schema}".'))
 
     async def columns_of(self, table: str) -> list[str]:
-        rows = await self._connection.fetch(
-            """SELECT column_name FROM information_schema.columns
-            WHERE table_schema = $1 AND table_name = $2 ORDER BY ordinal_position""",
-            self.schema,
-            table,
-        )
-        return [name for (name,) in rows]
+        return await list_columns(self._connection, self.schema, table)
 
     async def look(self) -> tuple[int, float]:
         return await read_server(self._connection)

@@ -44,7 +44,7 @@ async def make_threads(store: Store) -> list[Key]:
         if number % 3 == 0:
             builder.cover(2)
         changes: dict[str, Any] = {
-            "turn_at": None if number % 7 == 0 else float(number % 5),
+            "turn_at": None if number % 7 == 0 else 400.0 * (number % 5),
             "title": (None, "Holidays", "abacus", "a\ufffd")[number % 4],
             "failures": Failures(number % 2, 9.0, number % 5 == 4, "observe om_cut_off"),
             "model": "actor",

@@ -65,6 +65,17 @@ def ask_server(url: str, work: Callable[[asyncpg.Connection], Awaitable[T]]) -> 
         return thread.submit(lambda: asyncio.run(connected())).result()
 
 
+async def list_columns(connection: asyncpg.Connection, schema: str, table: str) -> list[str]:
+    """Return the columns of a table that a copy of a row gives values for."""
+    rows = await connection.fetch(
+        """SELECT column_name FROM information_schema.columns WHERE table_schema = $1
+        AND table_name = $2 AND is_generated = 'NEVER' ORDER BY ordinal_position""",
+        schema,
+        table,
+    )
+    return [name for (name,) in rows]
+
+
 @contextmanager
 def own_schema(url: str) -> Iterator[str]:
     """Yield the name of a schema that is dropped afterwards."""

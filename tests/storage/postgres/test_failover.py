@@ -18,6 +18,7 @@ from om_proxy.storage.values.changes import Change
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.support.postgres_server import list_columns
 
 LOG_KEY = resource_key(KEY)
 # of the server that a backup comes from: it has counted so many more transactions
@@ -41,7 +42,10 @@ async def lose_commits(server: asyncpg.Connection, schema: str) -> AsyncIterator
     yield
     for name in tables:
         await server.execute(f'TRUNCATE "{schema}".{name}')
-        await server.execute(f'INSERT INTO "{schema}".{name} TABLE old_{name}')
+        columns = ", ".join(await list_columns(server, schema, name))
+        await server.execute(
+            f'INSERT INTO "{schema}".{name} ({columns}) SELECT {columns} FROM old_{name}'  # noqa: S608 - as above
+        )
     await server.fetchval("SELECT setval($1::text::regclass, $2)", f'"{schema}".version', version)
 
 

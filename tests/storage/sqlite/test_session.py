@@ -28,6 +28,11 @@ from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread, transl
         ("NULL::bytea[]", "NULL"),
         ("shared = true AND trueness = true", "shared = 1 AND trueness = 1"),
         ("coalesce(turn_at, created_at)", "ifnull(turn_at, created_at)"),
+        (
+            "active_slot <= floor(least($1::float8, $2) / 600) ORDER BY active_slot DESC, id DESC",
+            "ifnull(turn_at, created_at) <= min(?1, ?2) ORDER BY id DESC",
+        ),
+        ("ORDER BY active_slot, id", "ORDER BY id"),
         ("scope IS DISTINCT FROM $1", "scope IS NOT ?1"),
         ("FROM om.thread /* INDEXED BY thread_due */", "FROM thread INDEXED BY thread_due"),
         ("SELECT id FROM om.thread FOR NO KEY UPDATE", "SELECT id FROM thread"),

@@ -17,6 +17,7 @@ from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import transpose
 from om_proxy.storage.sql.ledger import fold_resource
+from om_proxy.storage.sql.listing import ACTIVE_AT, SLOT_OF
 from om_proxy.storage.sql.quotes import HAS_LOOK_UPS, remove_look_ups
 from om_proxy.storage.values.changes import ForgetBatch
 
@@ -27,7 +28,8 @@ SELECT_BATCH = f"""SELECT resource, thread, live_count FROM om.thread
     WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2) AND thread <> '{RESOURCE_THREAD}'
     ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
 SELECT_ACTIVE = f"""SELECT 1 FROM om.thread WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2)
-    AND thread <> '{RESOURCE_THREAD}' AND coalesce(turn_at, created_at) >= $3 LIMIT 1"""
+    AND thread <> '{RESOURCE_THREAD}' AND active_slot >= {SLOT_OF.format("$3::float8")}
+    AND {ACTIVE_AT} >= $3 LIMIT 1"""
 DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2)"
 DELETE_BATCH_LEASES = """DELETE FROM om.lease
     WHERE tenant = $1 AND (resource, thread) IN (SELECT * FROM unnest($2::text[], $3::text[]))"""

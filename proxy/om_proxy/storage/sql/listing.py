@@ -36,7 +36,10 @@ from om_proxy.storage.values.listing import (
 )
 from om_proxy.storage.values.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
-ACTIVE_AT = "coalesce(turn_at, created_at)"  # as in the indexes of the schema
+ACTIVE_AT = "coalesce(turn_at, created_at)"  # as in the indexes of SQLite's schema
+# Those of PostgreSQL have the ten minutes that it is in, so that most turns change no index: a list
+# sorts the threads of these minutes. SQLite's session makes `ACTIVE_AT` of it.
+SLOT_OF = "floor({} / 600)"
 # literals: a partial index serves no parameter
 IS_NO_SHARED_LOG = f"thread <> '{RESOURCE_THREAD}'"
 
@@ -53,7 +56,7 @@ STATE_CONDITIONS: dict[ThreadState, str] = {
 }
 ORDER_BY: dict[ThreadOrder, str] = {
     "name": "tenant, resource, thread",
-    "recent": f"{ACTIVE_AT} DESC, id DESC",
+    "recent": f"active_slot DESC, {ACTIVE_AT} DESC, id DESC",
 }
 WALK_BY_NAME = "om.thread /* INDEXED BY sqlite_autoindex_thread_1 */"
 WALK_RECENT = "om.thread /* INDEXED BY thread_recent */"
@@ -66,8 +69,9 @@ _LEASED = f"""EXISTS (SELECT 1 FROM om.lease WHERE lease.tenant = thread.tenant
 # SQLite takes no row of an expression for a range of its index
 SELECT_IDLE = f"""SELECT tenant, resource, thread, version, {ACTIVE_AT}, id, shared, {_LEASED}
     FROM {WALK_RECENT_OF_ALL}
-    WHERE {IS_NO_SHARED_LOG} AND {ACTIVE_AT} < $1 AND {ACTIVE_AT} >= $2 AND ({ACTIVE_AT}, id) > ($2, $3)
-    ORDER BY {ACTIVE_AT}, id LIMIT $4"""
+    WHERE {IS_NO_SHARED_LOG} AND {ACTIVE_AT} < $1::float8 AND active_slot <= {SLOT_OF.format("$1::float8")}
+    AND active_slot >= {SLOT_OF.format("$2::float8")} AND ({ACTIVE_AT}, id) > ($2, $3)
+    ORDER BY active_slot, {ACTIVE_AT}, id LIMIT $4"""
 THREADS_PER_PAGE = 2_000  # some milliseconds
 # One step from each resource to the next: the threads of none are read.
 _LISTED = """WITH RECURSIVE listed (resource, number) AS (
@@ -92,8 +96,9 @@ def write_lacking(lacks: str, info_columns: str) -> str:
     """Return the statement of `select_lacking`. `lacks`: whether a thread lacks it, where `$1` is
     what."""
     return f"""SELECT {lacks}, {info_columns} FROM om.thread /* INDEXED BY thread_recent_of_all */
-        WHERE {IS_NO_SHARED_LOG} AND {ACTIVE_AT} < $2 AND ({ACTIVE_AT}, id) < ($3, $4::bigint)
-        ORDER BY {ACTIVE_AT} DESC, id DESC LIMIT $5"""
+        WHERE {IS_NO_SHARED_LOG} AND active_slot <= {SLOT_OF.format("least($2::float8, $3::float8)")}
+        AND /* + */ {ACTIVE_AT} < $2 AND ({ACTIVE_AT}, id) < ($3, $4::bigint)
+        ORDER BY {ORDER_BY["recent"]} LIMIT $5"""
 
 
 async def select_lacking(
@@ -370,7 +375,8 @@ def _is_not_later(selection: ThreadSelection, place: ThreadPlace) -> Condition:
 
 def _compare_activity(comparison: str, place: ThreadPlace) -> Condition:
     # the first is the range of SQLite's index; see SELECT_IDLE
-    sql = f"{ACTIVE_AT} {comparison[0]}= {{}} AND ({ACTIVE_AT}, id) {comparison} ({{}}, {{}})"
+    slot = SLOT_OF.format("{}::float8")
+    sql = f"active_slot {comparison[0]}= {slot} AND ({ACTIVE_AT}, id) {comparison} ({{}}, {{}})"
     return Condition(sql, (place.active_at, place.active_at, place.row_id))
 
 

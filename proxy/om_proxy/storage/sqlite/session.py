@@ -30,6 +30,9 @@ REQUEST_ERASURE = "UPDATE erasure SET asked = asked + 1"  # in the transaction t
 _SQLITE_BY_PATTERN = tuple(
     (re.compile(pattern), sqlite)
     for pattern, sqlite in (
+        # an index of SQLite has the time itself
+        (r"\bactive_slot ([<>]=) floor\((.+?) / 600\)", r"coalesce(turn_at, created_at) \1 \2"),
+        (r"\bactive_slot( DESC)?, ", ""),
         (r"\bom\.", ""),
         (re.escape(sql_session.UNIX_NOW), UNIX_NOW),
         (r"= ANY \(\$(\d+)::\w+\[\]\)", r"IN (SELECT value FROM json_each(?\1))"),
