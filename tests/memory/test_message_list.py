@@ -54,7 +54,8 @@ def tells(stretch: MessageList) -> Told:
 
 SEQS = st.lists(st.integers(1, 40), max_size=20, unique=True).map(sorted)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["through", "grown", "asked"]), st.integers(0, 50)), max_size=8
+    st.tuples(st.sampled_from(["through", "grown", "dated", "asked"]), st.integers(0, 50)),
+    max_size=8,
 )
 
 
@@ -70,6 +71,10 @@ def test_cut_and_grown_it_tells_the_same(seqs: list[int], steps: list[tuple[str,
             start = plain[-1].seq + 1 if plain else 1
             fresh = numbered(range(start, start + number % 4))
             plain, tail = plain + fresh, tail.append_messages(fresh)
+        elif step == "dated":
+            kept = max(len(plain) - number % 4, 0)
+            dated = [replace(m, at=m.at + 1.0) for m in plain[kept:]]
+            plain, tail = (*plain[:kept], *dated), tail.replace_last(dated)
         else:
             assert tells(tail) == told(plain)
         assert tail == plain

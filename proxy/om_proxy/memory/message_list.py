@@ -4,7 +4,7 @@ tail of thousands of messages grows by two."""
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -111,9 +111,23 @@ class MessageList(tuple["Message", ...]):
         longer._with_look_ups = self.with_look_ups + _find_look_ups(fresh)
         return longer
 
+    def replace_last(self, messages: Sequence[Message]) -> MessageList:
+        """Return the list with these in place of as many at the end, which differ from them in
+        their time alone."""
+        kept = len(self) - len(messages)
+        replaced = MessageList((*self[:kept], *messages))
+        if self._marks is not None:
+            replaced._marks = (*self._marks[:kept], *[m.mark for m in messages])
+        replaced._framed_tokens, replaced._json_bytes = self._framed_tokens, self._json_bytes
+        replaced._encodings = self._encodings
+        replaced._with_look_ups = self.with_look_ups and _find_look_ups(replaced)
+        return replaced
+
     def _first_messages(self, count: int) -> MessageList:
         shorter = MessageList(self[:count])
-        shorter._with_look_ups = tuple([m for m in self.with_look_ups if m.seq < self[count].seq])
+        shorter._with_look_ups = self.with_look_ups and tuple(
+            [m for m in self.with_look_ups if m.seq < self[count].seq]
+        )
         if self._marks is not None:
             shorter._marks = self._marks[:count]
         if self._encodings is not None and len(self._encodings) == 1 and count:

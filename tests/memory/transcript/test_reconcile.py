@@ -332,6 +332,7 @@ def test_recognise_finds_the_longest_view() -> None:
     assert recognise(views, raws).digest == digests[3]
     assert recognise([*views[:1], view(3, digests[3])], raws).seen == view(3, digests[3])
     assert recognise([view(1, b"x")], raws).seen is None
+    assert recognise([*views[:2], view(3, b"edited")], raws).seen is views[1]
 
 
 @given(st.lists(st.binary(max_size=6), max_size=5), st.lists(st.binary(max_size=6), max_size=5))

@@ -86,16 +86,14 @@ def end_turn(
     """Return `asked`, which `apply_request` made of `before` for this verdict at `asked_at`, as the
     turn has ended `now`: with this time for its new messages, and with the reply."""
     turn_at = now if before.turn_at is None else max(before.turn_at, now)
-    kept, fresh = MessageList.of(asked.tail), list[Message]()
+    tail = MessageList.of(asked.tail)
     if asked.next_seq > before.next_seq and now != asked_at:
-        kept = kept.messages_through(before.next_seq - 1)
-        new = asked.tail[len(kept) :]
+        new = tail.messages_after(before.next_seq - 1)
         times = _find_times(before, verdict, [m.item for m in new], now)
-        fresh = [replace(m, at=at) for m, at in zip(new, times, strict=True)]
+        tail = tail.replace_last([replace(m, at=at) for m, at in zip(new, times, strict=True)])
     if reply is None:
-        return replace(asked, tail=kept.append_messages(tuple(fresh)), turn_at=turn_at)
+        return replace(asked, tail=tail, turn_at=turn_at)
     if verdict.has_stored_reply or _is_reply_stored(before, verdict, reply.item):
-        tail = kept.append_messages(tuple(fresh))
         return replace(asked, tail=tail, turn_at=turn_at, views=before.views)
     chain = extend_chain(asked.chain, reply.item.fp)
     seq, encoding, look_ups = asked.next_seq, reply.encoding, reply.look_ups
@@ -105,7 +103,7 @@ def end_turn(
         views = (*views[:-1], replace(views[-1], reply=seq, asked_at=asked_at))
     return replace(
         asked,
-        tail=kept.append_messages((*fresh, said)),
+        tail=tail.append_messages((said,)),
         next_seq=seq + 1,
         turn_at=turn_at,
         turns=before.turns + (not (verdict.repeats and verdict.repeats.reply)),
@@ -171,6 +169,8 @@ def _number_messages(
 ) -> Iterator[Message]:
     """Yield the messages that the turn adds after the chain, corrections first."""
     indexes = (*verdict.corrections, *verdict.new)
+    if not indexes:
+        return
     items = [sent.item(index) for index in indexes]
     times = _find_times(memory, verdict, items, now)
     for seq, (index, item, at) in enumerate(

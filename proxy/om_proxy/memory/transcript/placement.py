@@ -187,15 +187,15 @@ def _extend_prefix(
     client edited that message, or a reminder always comes last."""
     if prefix.sent and prefix.stored == len(transcript.live):
         return prefix
+    longer = range(max(prefix.sent, 1) + 1, sent.count + 1)
+    attempts = [view for view in reversed(transcript.views) if view.count - 1 in longer]
+    if not attempts:
+        return prefix
     chains = sent.chains(seen)
     last_fp = sent.item(sent.count - 1).fp
-    for view in reversed(transcript.views):
+    for view in attempts:
         before = chains.get(view.count - 1)
-        if (
-            before is None
-            or view.count - 1 <= max(prefix.sent, 1)
-            or not transcript.is_live(view.seq)
-        ):
+        if before is None or not transcript.is_live(view.seq):
             continue
         if is_unsent(view.cells, view.seq):  # another client's message is at `seq`
             continue
@@ -241,8 +241,7 @@ def _place_after_prefix(
     stored = transcript.live[prefix.stored :]
     # the reply came back: no proof is asked for
     if len(items) >= len(stored) and all(map(is_equal, items, stored)):
-        pairs = [Pair(i, i, same=True, hard=True) for i in range(len(stored))]
-        return judge_pairs(transcript, sent, prefix, shift_pairs(pairs, prefix.sent, prefix.stored))
+        return judge_pairs(transcript, sent, prefix.continue_to_end(transcript), [])
     counts = transcript.count_texts()
     pairs = pair_leading(items, stored, counts)
     paired = len(pairs)

@@ -91,19 +91,28 @@ class Recognised(NamedTuple):
     digests: Digests  # of all but the last REHASHED_MESSAGES
 
 
-def recognise(views: Iterable[View], raws: Sequence[bytes]) -> Recognised:
-    """Recognise a request by its bytes: one pass over those that are not hashed yet."""
-    views = tuple(views)
-    counts = {view.count for view in views}
+def recognise(attempts: Iterable[View], raws: Sequence[bytes]) -> Recognised:
+    """Recognise a request by its bytes: one pass over those that are not hashed yet, and another if
+    it does not begin with the longest attempt."""
+    views = {view.digest: view for view in attempts}  # the newest of equals
+    counts = {view.count for view in views.values()}
     digests = _digest_stable_part(raws, counts)
-    all_digests = digests.extend(raws[digests.count :], counts)
-    seen = None
-    for view in views:
-        if all_digests.at.get(view.count) == view.digest and (
-            seen is None or view.count >= seen.count
-        ):
-            seen = view
-    return Recognised(all_digests.at[len(raws)], seen, digests)
+    rest = raws[digests.count :]
+    longest = max([count for count in counts if count <= len(raws)], default=0)
+    at = digests.extend(rest, {longest}).at
+    seen = _find_longest(views, at)
+    if seen is None and len(counts) > 1:
+        seen = _find_longest(views, digests.extend(rest, counts).at)
+    return Recognised(at[len(raws)], seen, digests)
+
+
+def _find_longest(views: Mapping[bytes, View], at: Mapping[int, bytes]) -> View | None:
+    """Return the attempt, of these by their digests, with the longest of these beginnings."""
+    for count in sorted(at, reverse=True):
+        view = views.get(at[count])
+        if view is not None and view.count == count:
+            return view
+    return None
 
 
 def _digest_stable_part(raws: Sequence[bytes], counts: Set[int]) -> Digests:

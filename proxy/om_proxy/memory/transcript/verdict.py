@@ -88,6 +88,13 @@ class CertainPrefix(NamedTuple):
         """Take all of a recorded attempt."""
         return cls(view.count, transcript.index_of(view.seq) + 1, view.cells)
 
+    def continue_to_end(self, transcript: StoredTranscript) -> CertainPrefix:
+        """Take the rest of the transcript, too: the same messages come next on both sides."""
+        rest = enumerate(transcript.live[self.stored :], self.sent)
+        cells = [Cell("same", index, index + 1, mark.seq, mark.seq) for index, mark in rest]
+        count = self.sent + len(cells)
+        return CertainPrefix(count, len(transcript.live), (*self.cells, *cells), self.reminder)
+
     @classmethod
     def from_view_but_last(
         cls, transcript: StoredTranscript, view: View, reminder: bytes | None = None
@@ -121,10 +128,11 @@ def judge_pairs(
 
     `pairs` index `sent` and `transcript.live`, in order, after `prefix`. A sent message after the
     last pair is new, a stored one is superseded."""
-    pairs = pair_equal_stretches(transcript, sent, prefix, pairs)
-    found = _merge_split_steps(transcript, sent, _cells_from_pairs(transcript, sent, prefix, pairs))
-    judged, swaps = _find_swaps(transcript, found)
+    judged, swaps = list[Cell](), Swaps()
     if pairs:
+        pairs = pair_equal_stretches(transcript, sent, prefix, pairs)
+        found = _cells_from_pairs(transcript, sent, prefix, pairs)
+        judged, swaps = _find_swaps(transcript, _merge_split_steps(transcript, sent, found))
         next_sent, next_stored = pairs[-1].sent + 1, pairs[-1].stored + 1
     else:
         next_sent, next_stored = prefix.sent, prefix.stored
@@ -345,10 +353,12 @@ def _place_late(
         if cell.kind == "extra"
         for i in range(cell.sent_from, cell.sent_to)
     }
+    if not extra:
+        return list(cells)
     late = {
         extra[mark.fp]: mark.seq
         for cell in cells
-        if extra and cell.kind == "unsent"
+        if cell.kind == "unsent"
         for mark in _list_late(transcript, cell)
         if mark.fp in extra
     }
@@ -401,7 +411,8 @@ def merge_neighbours(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     corrections = [cell.from_seq for cell in cells if cell.kind in ("replaced", "corrected")]
     joined: list[Cell] = []
     for cell in cells:
-        current = cell._replace(kind=STORED_KINDS.get(cell.kind, cell.kind))
+        kind = STORED_KINDS.get(cell.kind)
+        current = cell._replace(kind=kind) if kind else cell
         last = joined[-1] if joined else None
         if (
             last

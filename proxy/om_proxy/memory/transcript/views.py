@@ -8,8 +8,7 @@ from collections.abc import Sequence, Set
 
 from msgspec.structs import replace
 
-from om_proxy.memory.message_list import read_seq
-from om_proxy.memory.model import MAX_VIEWS, Cell, Mark, Memory, View, extend_chain
+from om_proxy.memory.model import MAX_VIEWS, Cell, Memory, View, extend_chain
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.verdict import Verdict, merge_neighbours
 
@@ -46,12 +45,10 @@ def record_view(
         cells=_view_cells(verdict, memory.next_seq, after.coverage),
         asked_at=asked_at,
     )
-    others: list[View] = []
-    for other in memory.views:
-        if (other.count, other.digest) != (view.count, view.digest):
-            others.append(other)
-        elif replace(other, asked_at=asked_at) == view:
-            view = other
+    others = [other for other in memory.views if other.digest != view.digest]
+    for equal in memory.views if len(others) < len(memory.views) else ():
+        if replace(equal, asked_at=asked_at) == view:
+            view = equal
     if len(others) >= MAX_VIEWS:
         del others[_find_least_useful(others, memory)]
     return (*others, view)
@@ -79,13 +76,11 @@ def _find_least_useful(views: Sequence[View], memory: Memory) -> int:
     """Return the index of the oldest attempt inside a turn, the newest two left out; without one,
     of the oldest attempt. People come back to their own messages, not to an agent's steps."""
     marks = memory.marks
-    return next((i for i, view in enumerate(views[:-2]) if not _is_question(marks, view.seq)), 0)
-
-
-def _is_question(marks: Sequence[Mark], seq: int) -> bool:
-    """Return whether a user's message is at this seq."""
-    index = bisect_left(marks, seq, key=read_seq)
-    return index < len(marks) and marks[index].seq == seq and marks[index].role == "user"
+    for index, view in enumerate(views[:-2]):
+        place = bisect_left(marks, (view.seq,))  # a mark begins with its seq
+        if place == len(marks) or marks[place].seq != view.seq or marks[place].role != "user":
+            return index
+    return 0
 
 
 def _compute_view_chain(sent: SentHistory) -> bytes:
