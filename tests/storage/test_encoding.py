@@ -55,11 +55,8 @@ def test_state_comes_back() -> None:
         shown_log_state=(3, 4),
     )
     state = encoding.decode_state(encoding.encode_state(memory, PLAIN), PLAIN)
-    names = [
-        name
-        for name in encoding.ThreadState.__dataclass_fields__
-        if name not in ("cause", "sealed")
-    ]
+    fields = encoding.ThreadState.__struct_fields__
+    names = [name for name in fields if name not in ("cause", "sealed")]
     # by the name in the stored state, if that is another one
     field_of = {
         "shown": "shown_log_state",

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
+from msgspec.structs import force_setattr, replace
 
 from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger
@@ -32,8 +32,7 @@ def refuse_value(exc: Exception) -> UnopenedText:
     return error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ThreadState:
+class ThreadState(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a memory that no query searches: one JSON column, read and written whole."""
 
     style: Style = "unknown"
@@ -64,8 +63,7 @@ class ThreadState:
     sealed: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DamagedState(ThreadState):
+class DamagedState(ThreadState, frozen=True, kw_only=True):
     """A state with values that no memory has: their fields have their defaults instead."""
 
     put_aside: tuple[str, ...] = ()  # the names of these fields
@@ -159,12 +157,12 @@ def decode_state(column: bytes, cipher: RowCipher) -> ThreadState:
         state = _add_put_aside(state, put_aside)
     # nobody else has this state yet; `replace` would take longer than the decryption
     for name, value in zip(_PROTECTED_FIELDS, (*protected, None), strict=True):
-        object.__setattr__(state, name, value)
+        force_setattr(state, name, value)
     return state
 
 
 def _add_put_aside(state: ThreadState, names: tuple[str, ...]) -> DamagedState:
-    values = {one.name: getattr(state, one.name) for one in fields(ThreadState)}
+    values = {name: getattr(state, name) for name in ThreadState.__struct_fields__}
     return DamagedState(**values, put_aside=find_put_aside(state) + names)
 
 

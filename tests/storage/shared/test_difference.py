@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Key, Memory, replace_log
@@ -18,22 +17,12 @@ from om_proxy.storage.shared.difference import (
 )
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
 
-NOTHING = Difference(
-    messages=(),
-    interrupted=(),
-    may_supersede=False,
-    observations=(),
-    dropped_chunks=(),
-    entries=(),
-    is_shortened=False,
-    has_new_reflection=False,
-    began=None,
-)
+NOTHING = Difference(messages=(), interrupted=(), may_supersede=False)
 
 
 def summary(d: Difference) -> dict[str, Any]:
     """List what differs from NOTHING; messages as (seq, parent), observations as (id, state)."""
-    said: dict[str, Any] = {f.name: getattr(d, f.name) for f in fields(d)}
+    said: dict[str, Any] = asdict(d)
     said["messages"] = tuple((placed.message.seq, placed.parent) for placed in d.messages)
     said["interrupted"] = tuple((placed.message.seq, placed.parent) for placed in d.interrupted)
     said["observations"] = tuple((o.id, standing) for o, standing in d.observations)

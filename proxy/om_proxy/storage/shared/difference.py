@@ -4,8 +4,10 @@ of one thread."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from om_proxy.common.errors import Unwritable
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Memory, Message, Observation
@@ -34,8 +36,7 @@ class NewQuotes(NamedTuple):
     since: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
+class Difference(Struct, frozen=True, kw_only=True):
     """The rows to write beside the thread's own row, which every commit rewrites.
 
     A message or observation may already be stored exactly so, when an older branch or generation
@@ -45,12 +46,13 @@ class Difference:
     messages: tuple[PlacedMessage, ...]  # live: inserted, replaced or revived
     interrupted: tuple[PlacedMessage, ...]  # inserted as not live
     may_supersede: bool  # whether stored live messages after coverage may be missing from the tail
-    observations: tuple[tuple[Observation, ObservationState], ...]  # inserted or replaced
-    dropped_chunks: tuple[int, ...]  # ids of chunks to delete
-    entries: tuple[tuple[int, int], ...]  # (position, observation id) to write into the generation
-    is_shortened: bool  # whether the generation holds positions beyond the log's end
-    has_new_reflection: bool  # whether the pending reflection changed
-    began: Beginning | None  # of the generation, if it is a new one and says why it began
+    observations: tuple[tuple[Observation, ObservationState], ...] = ()  # inserted or replaced
+    dropped_chunks: tuple[int, ...] = ()  # ids of chunks to delete
+    # (position, observation id) to write into the generation
+    entries: tuple[tuple[int, int], ...] = ()
+    is_shortened: bool = False  # whether the generation holds positions beyond the log's end
+    has_new_reflection: bool = False  # whether the pending reflection changed
+    began: Beginning | None = None  # of the generation, if it is a new one and says why it began
 
 
 def find_new_quotes(before: Memory, difference: Difference) -> NewQuotes | None:
@@ -74,12 +76,21 @@ def compute_difference(
     """Return the rows that turn the stored `before` into `after`. Raise `Unwritable` if that would
     lose messages."""
     _check_messages_stay(before, after)
-    return Difference(
-        messages=_find_changed_messages(before, after),
-        interrupted=tuple(PlacedMessage(m, _find_parent(after, m.seq)) for m in interrupted),
+    is_growing = _is_growing(before, after)
+    of_messages = Difference(
+        messages=_find_new_messages(before, after)
+        if is_growing
+        else _find_changed_messages(before, after),
+        interrupted=tuple([PlacedMessage(m, _find_parent(after, m.seq)) for m in interrupted]),
         # When coverage falls, it uncovers messages that neither tail has to hold: only the store
         # can tell which are missing.
-        may_supersede=after.coverage < before.coverage or _has_superseded(before, after),
+        may_supersede=after.coverage < before.coverage
+        or (not is_growing and _has_superseded(before, after)),
+    )
+    if after.log is before.log and after.chunks == before.chunks:
+        return of_messages  # nearly every turn
+    return replace(
+        of_messages,
         observations=_find_changed_observations(before, after),
         dropped_chunks=_find_dropped_chunks(before, after),
         entries=_find_changed_entries(before, after),
@@ -124,8 +135,6 @@ def _find_parent(memory: Memory, seq: int) -> int:
 
 
 def _has_superseded(before: Memory, after: Memory) -> bool:
-    if _is_growing(before, after):
-        return False
     kept_seqs = {m.seq for m in after.tail}
     return any(m.seq not in kept_seqs and m.seq > after.coverage for m in before.tail)
 
@@ -138,13 +147,13 @@ def _is_growing(before: Memory, after: Memory) -> bool:
     )
 
 
+def _find_new_messages(before: Memory, after: Memory) -> tuple[PlacedMessage, ...]:
+    first_parent = before.tail[-1].seq if before.tail else _find_seq_before_tail(before)
+    new_messages = after.tail[len(before.tail) :]
+    return tuple(map(PlacedMessage, new_messages, [first_parent, *[m.seq for m in new_messages]]))
+
+
 def _find_changed_messages(before: Memory, after: Memory) -> tuple[PlacedMessage, ...]:
-    if _is_growing(before, after):
-        first_parent = before.tail[-1].seq if before.tail else _find_seq_before_tail(before)
-        new_messages = after.tail[len(before.tail) :]
-        return tuple(
-            map(PlacedMessage, new_messages, [first_parent, *(m.seq for m in new_messages)])
-        )
     stored = {placed.message.seq: placed for placed in _place_tail(before)}
     return tuple(
         placed for placed in _place_tail(after) if stored.get(placed.message.seq) != placed

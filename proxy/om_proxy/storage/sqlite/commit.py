@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Sequence
+from operator import itemgetter
 
 from om_proxy.common.errors import ForgottenName
 from om_proxy.memory.events.parts import Event
@@ -64,7 +65,7 @@ INSERT_THREAD = f"""INSERT INTO thread (id, version, created_at, tenant, resourc
 _SELDOM_COLUMNS = ("title", "others", "key_id")
 _TITLE, _OTHERS = (_THREAD_COLUMNS.index(name) for name in ("title", "others"))
 _UPDATED_COLUMNS = [name for name in _THREAD_COLUMNS if name not in _SELDOM_COLUMNS]
-_UPDATED_PLACES = [_THREAD_COLUMNS.index(name) for name in _UPDATED_COLUMNS]
+_select_updated = itemgetter(*[_THREAD_COLUMNS.index(name) for name in _UPDATED_COLUMNS])
 UPDATE_THREAD = f"""UPDATE thread SET (version, {", ".join(_UPDATED_COLUMNS)})
     = ({NEXT_VERSION}, {_list_placeholders(len(_UPDATED_COLUMNS))})
     WHERE tenant = ? AND resource = ? AND thread = ? AND version = ? AND key_id IS ? RETURNING id, version"""
@@ -156,7 +157,7 @@ class Commit:
         db.execute(INCREMENT_SEQUENCE)
         db.executemany(INSERT_KEY, self.keys.new_keys)
         for sql, parameter_rows in self._statements:
-            db.executemany(sql, ((thread_id, *row) for row in parameter_rows))
+            db.executemany(sql, [(thread_id, *row) for row in parameter_rows])
         if self._events:
             insert_events(db, self._before.key.tenant, thread_id, self._events)
         return WrittenRow(thread_id, version)
@@ -168,13 +169,8 @@ class Commit:
                 raise ForgottenName(f"thread {key.thread} was forgotten after the turn began")
             written = db.execute(INSERT_THREAD, (*key, *self._thread_row)).fetchall()
         else:
-            row = self._thread_row
-            parameters = (
-                *(row[place] for place in _UPDATED_PLACES),
-                *key,
-                version,
-                self.keys.key_id,
-            )
+            updated = _select_updated(self._thread_row)
+            parameters = (*updated, *key, version, self.keys.key_id)
             written = db.execute(UPDATE_THREAD, parameters).fetchall()
         if not written:
             raise create_conflict(self._before)
