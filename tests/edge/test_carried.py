@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy.edge import exchange
-from om_proxy.wire.apis.chat.chat_request import _Routing
+from om_proxy.wire.apis.chat.chat_request import Routing
 
 PAGE = (Path(__file__).parents[2] / "docs/guides/security.md").read_text(encoding="utf-8")
 
@@ -53,4 +53,4 @@ def test_the_page_names_all_that_goes_along() -> None:
     )
     named = re.findall("`([^`]+)`", credential)
     assert {name.lower() for name in named} == {name.decode() for name in headers}
-    assert set(re.findall("`([^`]+)`", body)) == set(_Routing.__struct_encode_fields__)
+    assert set(re.findall("`([^`]+)`", body)) == set(Routing.__struct_encode_fields__)

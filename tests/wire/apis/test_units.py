@@ -15,7 +15,12 @@ from om_proxy.memory.transcript import sent_history
 from om_proxy.memory.transcript.sent_history import REHASHED_MESSAGES, Digests, recognise
 from om_proxy.wire.apis import split
 from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split
-from om_proxy.wire.apis.units import Units, build_units_split, join_starts
+from om_proxy.wire.apis.units import (
+    Units,
+    build_units_split,
+    find_elements_with,
+    join_starts,
+)
 
 # A made-up API: a list is as many units as it has texts, and texts beside each other are one unit.
 Element = str | list[str]
@@ -116,3 +121,15 @@ def test_results_of_one_element_are_known_together() -> None:
     assert digests.count == 2
     assert known is not None
     assert (len(known.ends), list(known.starts)) == (2, [0, 1])
+
+
+@given(st.lists(ELEMENTS, min_size=6, max_size=14), st.lists(ELEMENTS, max_size=5))
+def test_elements_are_found_by_their_words(elements: list[Element], more: list[Element]) -> None:
+    """In what is known as in what is new."""
+    elements.append(["end"])
+    body, longer = write_body(elements), write_body([*elements, *more])
+    _, known = keep(body, read(body))
+    expected = [i for i, e in enumerate([*elements, *more]) if "said" in e or "b" in e]
+    for units in (read(longer), read(longer, known)):
+        assert find_elements_with(units.elements, (b'"said"', b'"b"')) == expected
+        assert find_elements_with(units.elements, (b"said no more",)) == []

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from om_proxy.common.reasons import Reason
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Item
 from om_proxy.memory.prompt.layout import Layout
@@ -30,6 +31,18 @@ MAX_REMEMBERED_REPLY_BYTES = 64 << 20
 class Unreadable(ValueError):
     """The bytes are no request, or no message, of this API: the proxy forwards them as they
     came."""
+
+
+class Kind(NamedTuple):
+    """How memory treats a request: as a turn; `raw`, stored while its prompt stays as it is; or
+    `off`, not at all."""
+
+    treatment: Literal["turn", "raw", "off"]
+    reason: Reason | None = None
+    suffix: str = ""  # of the thread's name, for a sub-agent that has a thread of its own
+
+
+TURN = Kind("turn")
 
 
 class Request(Struct, frozen=True):

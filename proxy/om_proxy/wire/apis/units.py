@@ -7,7 +7,7 @@ with two tool results does, or be a part of one, as a call is of a model's step.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from typing import overload
 
@@ -104,3 +104,23 @@ def join_starts(known: Split, new: array[int]) -> array[int]:
     element that is not known."""
     known_elements = len(known.ends)
     return known.starts + array("L", [known_elements + start for start in new])
+
+
+def find_elements_with(elements: Sequence[bytes], words: Sequence[bytes]) -> list[int]:
+    """Return the elements whose bytes hold one of these words, in order. What is known is searched
+    as one text, and not read."""
+    if not isinstance(elements, SlicedMessages):
+        return [i for i, raw in enumerate(elements) if any(word in raw for word in words)]
+    known = len(elements.split.ends)
+    found = {i for word in words for i in _find_known_with(elements, word)}
+    new = find_elements_with(elements.new, words)
+    return [*sorted(found), *(known + index for index in new)]
+
+
+def _find_known_with(elements: SlicedMessages, word: bytes) -> Iterator[int]:
+    ends, start, body = elements.split.ends, elements.start, elements.body
+    at = body.find(word, start, start + ends[-1])
+    while at >= 0:
+        index = bisect_right(ends, at - start)
+        yield index
+        at = body.find(word, start + ends[index], start + ends[-1])

@@ -43,7 +43,7 @@ UNSET_VALUES = (b"null", b'""')  # {} is a schema: any JSON
 _NULL = Raw(b"null")
 
 
-class _Routing(msgspec.Struct, kw_only=True):
+class Routing(msgspec.Struct, kw_only=True):
     """The members that say where the words may go, how long they stay there, and for whom: members
     of OpenRouter, Vercel, OpenAI, Anthropic and LiteLLM. Members that add to the prompt or to the
     models stay out, such as OpenRouter's `models` and `plugins`, and Gemini's `extra_body`."""
@@ -66,11 +66,11 @@ class _Routing(msgspec.Struct, kw_only=True):
     api_base: Raw = _NULL
 
 
-_read_routing = attrgetter(*_Routing.__struct_fields__)
-_NO_ROUTING = _read_routing(_Routing())
+_read_routing = attrgetter(*Routing.__struct_fields__)
+_NO_ROUTING = _read_routing(Routing())
 
 
-class _Forms(_Routing, kw_only=True):
+class _Forms(Routing, kw_only=True):
     """The members that bind the reply's text to JSON, a grammar or a choice, beside
     `response_format`."""
 
@@ -146,7 +146,7 @@ def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Re
     has too many values beside the messages of `known_split`."""
     if known_split is not None and (request := _parse_after_split(api, body, known_split)):
         return request
-    _limit_values(body)
+    limit_values(body)
     readable = body
     members = _decode_body(body)
     if members is None and (repaired := replace_lone_surrogates(body)) is not None:
@@ -207,7 +207,7 @@ def asking_text(raw: bytes) -> str:
     return "" if _read_role(raw) in ANSWERING_ROLES else read_text(raw)
 
 
-def _is_filled_list(raw: Raw) -> bool:
+def is_filled_list(raw: Raw) -> bool:
     """Return whether the value is a list with items. Read its first characters only: tools may take
     100 kB."""
     if raw is _NULL:
@@ -216,7 +216,7 @@ def _is_filled_list(raw: Raw) -> bool:
     return text.startswith(b"[") and text[1:].lstrip()[:1] != b"]"
 
 
-def _limit_values(body: bytes) -> None:
+def limit_values(body: bytes) -> None:
     if len(body) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(body):
         raise Unreadable("more JSON values than any model reads")
 
@@ -228,7 +228,7 @@ def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | N
     if taken is None:
         return None
     start, frame = taken
-    _limit_values(frame)  # the known messages are read one by one, if at all
+    limit_values(frame)  # the known messages are read one by one, if at all
     members = _decode_body(frame)
     raws = tuple(map(bytes, members.messages)) if members else ()
     if members is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
@@ -251,7 +251,7 @@ def _build_request(
     roles: tuple[str, ...],
     messages: Sequence[bytes],
 ) -> Request:
-    model = _decode_value(members.model)
+    model = decode_value(members.model)
     is_readable_model = isinstance(model, str) and len(model) <= MAX_MODEL_NAME_CHARS
     return Request(
         api=api,
@@ -259,22 +259,22 @@ def _build_request(
         frame=frame,
         readable=readable,
         model=model if is_readable_model else None,
-        stream=_decode_value(members.stream) is True,
-        offers_tools=_is_filled_list(members.tools) or _is_filled_list(members.functions),
+        stream=decode_value(members.stream) is True,
+        offers_tools=is_filled_list(members.tools) or is_filled_list(members.functions),
         instructions=instructions,
         instruction_roles=roles,
         messages=messages,
-        routing=_list_routing(members),
+        routing=list_routing(members),
         options=_list_options(members),
     )
 
 
-def _list_routing(members: _Body) -> tuple[tuple[str, bytes], ...]:
+def list_routing(members: Routing) -> tuple[tuple[str, bytes], ...]:
     """List the members that say where the words of the request may go."""
     raws = _read_routing(members)
     if raws == _NO_ROUTING:
         return ()
-    named = zip(_Routing.__struct_encode_fields__, raws, strict=True)
+    named = zip(Routing.__struct_encode_fields__, raws, strict=True)
     return tuple((name, bytes(raw)) for name, raw in named if raw != _NULL)
 
 
@@ -316,7 +316,7 @@ def _read_role(raw: bytes) -> str:
         return ""
 
 
-def _decode_value(raw: Raw) -> Any:
+def decode_value(raw: Raw) -> Any:
     """Decode a value. Return None if it cannot be decoded: the upstream reports the fault."""
     if raw is _NULL:
         return None

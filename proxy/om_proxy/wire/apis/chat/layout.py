@@ -49,30 +49,32 @@ def assemble(
     role = roles[-1] if roles else "system"
     first_role = msgspec.json.decode(tail[0], type=_Speaker).role if tail else ""
     starts_midway = first_role == "assistant"
-    block_json = _write_json_text(block)
-    hint_json = _write_json_text(hint)
+    block_json = write_json_text(block)
+    hint_json = write_json_text(hint)
     if layout == "user" and block_json:
         text_json = JSON_EMPTY_LINE.join(filter(None, (block_json, hint_json)))
         first = add_text(tail[0], text_json, at_end=False) if first_role == "user" else None
         if first:
             return (*instructions, first, *tail[1:])
-        return (*instructions, _write_message("user", text_json), *tail)
+        return (*instructions, write_message("user", text_json), *tail)
     if layout == "merged" and not starts_midway:
         block_json = JSON_EMPTY_LINE.join(filter(None, (block_json, hint_json)))
         hint_json = b""
-    hints = [_write_message("user", hint_json)] if hint_json else []
+    hints = [write_message("user", hint_json)] if hint_json else []
     if not block_json:
         return (*instructions, *hints, *tail)
     if layout == "merged" and instructions:
         last_instruction = add_text(instructions[-1], block_json, at_end=True)
         if last_instruction:
             return (*instructions[:-1], last_instruction, *hints, *tail)
-    return (*instructions, _write_message(role, block_json), *hints, *tail)
+    return (*instructions, write_message(role, block_json), *hints, *tail)
 
 
-def add_text(message: bytes, text_json: bytes, *, at_end: bool) -> bytes | None:
+def add_text(
+    message: bytes, text_json: bytes, *, at_end: bool, part_type: bytes = b"text"
+) -> bytes | None:
     """Add a text to a message's content, at its end or beginning. Each value of the client's keeps
-    its bytes.
+    its bytes. `part_type`: of a text in a list of parts.
 
     Return None if the content is neither a string nor a list of parts.
     """
@@ -81,7 +83,7 @@ def add_text(message: bytes, text_json: bytes, *, at_end: bool) -> bytes | None:
     if content.startswith(b'"'):
         texts, separator, ends = [content[1:-1], text_json], JSON_EMPTY_LINE, (b'"', b'"')
     elif content.startswith(b"["):
-        part = b'{"type":"text","text":"' + text_json + b'"}'
+        part = b'{"type":"%s","text":"%s"}' % (part_type, text_json)
         texts, separator, ends = [content[1:-1].strip(), part], b",", (b"[", b"]")
     else:
         return None
@@ -90,8 +92,8 @@ def add_text(message: bytes, text_json: bytes, *, at_end: bool) -> bytes | None:
     return msgspec.json.encode(fields)
 
 
-def _write_message(role: str, text_json: bytes) -> bytes:
-    return b'{"role":"' + _write_json_text(role) + b'","content":"' + text_json + b'"}'
+def write_message(role: str, text_json: bytes) -> bytes:
+    return b'{"role":"' + write_json_text(role) + b'","content":"' + text_json + b'"}'
 
 
 class _JsonTexts:
@@ -114,5 +116,5 @@ class _JsonTexts:
         self._cached.clear()
 
 
-_write_json_text = _JsonTexts()
-drop_block_texts = _write_json_text.clear
+write_json_text = _JsonTexts()
+drop_block_texts = write_json_text.clear
