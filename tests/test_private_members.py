@@ -45,15 +45,10 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "om_proxy.cli.serving.workers": {
-        "uvicorn.supervisors.Multiprocess": (
-            "uvicorn",
-            "several workers; uvicorn.run offers no way to end with one that fails",
+        "_exit": (
+            "os",
+            "public in spite of its name: it ends the process without a write to shared memory",
         ),
-        "uvicorn.supervisors.multiprocess": (
-            "uvicorn",
-            "the processes of the workers: each must end as a process without workers does",
-        ),
-        "_server": ("uvicorn", "the server that such a process runs"),
     },
     "om_proxy.wire.server.graceful_server": {
         "_exit": ("os", "public in spite of its name: it ends the process at once"),

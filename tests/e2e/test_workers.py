@@ -24,21 +24,17 @@ TOLD = (
 )
 
 
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/task").exists(), reason="the processes are found in /proc"
+)
+
+
 def children(pid: int) -> set[int]:
-    """The serving processes below this one; not the helper that multiprocessing starts besides."""
-    found = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()
-    return {int(p) for p in found if b"spawn_main" in read_command(p)}
+    """The workers of this server."""
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
-def read_command(pid: str) -> bytes:
-    """Return the command line of a process; nothing if it has ended since it was listed."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the processes are found in /proc")
+@needs_proc
 async def test_one_memory_behind_several_processes(tmp_path: Path) -> None:
     """Each request on a connection of its own, so that they spread; one worker is killed on the
     way."""

@@ -137,16 +137,17 @@ async def check_keys_are_apart(settings: StorageSettings) -> None:
 
 
 def check_drivers(settings: StorageSettings) -> None:
-    """Raise ConfigError, as opening does, if a driver that the stores need is not installed."""
+    """Import what opening the stores imports. Raise ConfigError, as opening does, if a driver is not
+    installed."""
     if settings.is_postgres:
         with _require_driver("storage.url", "PostgreSQL", "asyncpg", "postgres"):
-            import_module("asyncpg")
+            import_module("om_proxy.storage.postgres.store")
     if settings.is_redis:
         with _require_driver("storage.url", "Redis", "redis", "redis"):
-            import_module("redis")
+            import_module("om_proxy.storage.redis.store")
     if settings.keys_url is not None and settings.keys_file is None:
         with _require_driver("storage.keys_url", "PostgreSQL", "asyncpg", "postgres"):
-            import_module("asyncpg")
+            import_module("om_proxy.storage.postgres.key_store")
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from om_proxy.observability.telemetry.logs import (
     BufferedLineWriter,
     ConsoleLine,
     configure_log,
+    flush_log,
     get_shown_thread_name,
     get_thread_label,
     redact_model_name,
@@ -127,6 +128,18 @@ def test_a_second_loop_writes_too(capsysbinary: pytest.CaptureFixture[bytes]) ->
     asyncio.run(say(b"1", 0))
     asyncio.run(say(b"2", 4 * FLUSH_DELAY_S))
     assert capsysbinary.readouterr().err == b"1\n2\n"
+
+
+@pytest.mark.parametrize("log", ["json", "off"])
+async def test_what_waits_is_written_before_a_fork(
+    log: Literal["json", "off"], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left to be written twice. A log that is off has nothing."""
+    configure_log(log)
+    structlog.get_logger("x").info("turn")
+    assert not events(capsys)
+    flush_log()
+    assert len(events(capsys)) == (log == "json")
 
 
 @pytest.mark.parametrize("log", ["json", "console"])

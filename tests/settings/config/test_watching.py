@@ -91,6 +91,17 @@ async def test_a_replaced_file_is_still_watched(tmp_path: Path) -> None:
             assert watched.current.memory.scope == scope
 
 
+def test_a_change_before_the_watch_begins(tmp_path: Path) -> None:
+    """`catch_up` applies it at once, and refuses it as the watch does."""
+    file = tmp_path / "x.yaml"
+    file.write_text("memory: {scope: thread}")
+    watched = WatchedSettings(load(file, {}), env={})
+    for text in ("memory: {scope: resource}", "memory: {scope: all}"):
+        file.write_text(text)
+        watched.catch_up()
+        assert watched.current.memory.scope == "resource"
+
+
 async def test_a_deleted_file_is_refused(tmp_path: Path) -> None:
     """Deleting the file does not put the defaults in force. When it is back, it counts."""
     file = tmp_path / "x.yaml"

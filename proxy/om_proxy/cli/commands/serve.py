@@ -5,25 +5,24 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from om_proxy.cli.exit_status import CANNOT_START, DONE
+from om_proxy.cli.exit_status import CANNOT_START
 from om_proxy.common.errors import ConfigError, OmError
 from om_proxy.wire.server.process_resources import keep_freed_heap, raise_open_file_limit
 from om_proxy.wire.server.sockets import open_listeners
 
 if TYPE_CHECKING:
-    from om_proxy.app.app import App
-    from om_proxy.cli.serving.workers import AnnouncedServer
-    from om_proxy.settings.config import Settings
+    import socket
+
+    from om_proxy.settings.config import Settings, WatchedSettings
 
 
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 # Libraries import these if they are installed, and a server never uses them: coloured tracebacks
 # and httpx's command line (3 MB, 50 ms), C lists for aiohttp's tracing (1 MB, libstdc++), and
@@ -52,31 +51,42 @@ def run_until_signal(options: argparse.Namespace, *, is_worker: bool = False) ->
     # the imports are here so that they run without garbage collection
     with start_up_faster():
         from om_proxy.observability.telemetry.logs import report_start_failure
-        from om_proxy.settings.config import load
+        from om_proxy.settings.config import WatchedSettings, load
 
         settings = load(options.config)
         if is_worker:
             require_shared_store(settings)
         set_up_log(settings)
         raise_open_file_limit()
-        is_single = is_worker or settings.server.workers == 1
-        if is_single:
-            server = create_server(settings, options.config, is_worker=is_worker)
+        serve = prepare_serving(WatchedSettings(settings, options.config), is_worker=is_worker)
     try:
-        sockets = open_listeners(settings.server.host, settings.server.port)
-        if not is_single:
-            from om_proxy.cli.serving.workers import serve_with_workers
-
-            return serve_with_workers(settings, sockets, path=options.config)
+        return serve(open_listeners(settings.server.host, settings.server.port))
     except OmError as exc:
         report_start_failure(exc)
         return CANNOT_START
-    for signal_number in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again after a clean stop, which would end the process with a
-        # failure status
-        signal.signal(signal_number, lambda *_: None)
-    server.run(sockets)  # exits with CANNOT_START if the app cannot start; the app says why
-    return DONE
+
+
+def prepare_serving(
+    watched: WatchedSettings, *, is_worker: bool
+) -> Callable[[list[socket.socket]], int]:
+    """Import and load what serves. Return the function that serves on sockets and returns the exit
+    status. Raise ConfigError."""
+    settings = watched.current
+    if settings.server.workers > 1 and not is_worker:
+        if not hasattr(os, "fork"):
+            raise ConfigError("server.workers: above 1 needs Linux or macOS")
+        from om_proxy.cli.serving.workers import load_shared, serve_with_workers
+
+        load_shared(settings)
+        return partial(serve_with_workers, watched)
+    from om_proxy.cli.serving.banner import print_banner, print_worker_banner
+    from om_proxy.cli.serving.server import create_server
+
+    announce = print_worker_banner if is_worker else print_banner
+    server = create_server(
+        watched, lambda server: announce(settings, server.port), is_worker=is_worker
+    )
+    return server.serve_until_signal
 
 
 def require_shared_store(settings: Settings) -> None:
@@ -85,39 +95,6 @@ def require_shared_store(settings: Settings) -> None:
         raise ConfigError(
             "storage.url: a worker needs a file or a server, because processes cannot share a store "
             "in memory"
-        )
-
-
-def create_server(
-    settings: Settings, path: str | None, *, is_worker: bool = False
-) -> AnnouncedServer:
-    """Create the server of a single process. `path`: the file that --config names."""
-    from om_proxy.app.app import create_app
-    from om_proxy.cli.serving.banner import print_banner, print_worker_banner
-    from om_proxy.cli.serving.workers import AnnouncedServer, create_server_config
-    from om_proxy.settings.config import WatchedSettings
-
-    app = create_app(WatchedSettings(settings, path=path), is_worker=is_worker)
-    announce = print_worker_banner if is_worker else print_banner
-    return AnnouncedServer(
-        create_server_config(app, settings), lambda port: announce(settings, port)
-    )
-
-
-def create_worker_app() -> App:
-    """Create the app of a worker process. uvicorn calls this function by its name
-    (cli/serving/workers.py)."""
-    keep_freed_heap()
-    with start_up_faster():
-        from om_proxy.app.app import create_app
-        from om_proxy.observability.figures.worker_folder import FOLDER_VARIABLE
-        from om_proxy.settings.config import WatchedSettings, load
-
-        settings = load(None)  # the path is in OM_PROXY_CONFIG, set by serve_with_workers
-        set_up_log(settings)
-        folder = os.environ.get(FOLDER_VARIABLE)
-        return create_app(
-            WatchedSettings(settings), figures_folder=Path(folder) if folder else None
         )
 
 

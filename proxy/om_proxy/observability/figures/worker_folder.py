@@ -29,7 +29,6 @@ if sys.platform != "win32":  # there, one process serves and counts in its own m
     import fcntl
 
 FOLDER_PREFIX = "om-proxy-figures-"
-FOLDER_VARIABLE = "OM_PROXY_FIGURES_FOLDER"  # tells a worker process the folder
 ARRAY_SUFFIX = ".numbers"
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the folder in it has a random name and is private
 

@@ -140,6 +140,13 @@ def _create_logger_factory(log: str) -> Any:
     return lambda *_: lines
 
 
+def flush_log() -> None:
+    """Write the lines that wait. A fork would copy them, and an end without `atexit` lose them."""
+    writer = structlog.get_config()["logger_factory"]()
+    if isinstance(writer, BufferedLineWriter):
+        writer.flush()
+
+
 class BufferedLineWriter:
     """A log file that writes warnings and errors at once, with all lines before them. Other lines
     wait FLUSH_DELAY_S and are written together.

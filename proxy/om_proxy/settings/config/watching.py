@@ -77,6 +77,13 @@ class WatchedSettings:
                 self._text = text
                 self._on_change(self._apply_text(self._file, text))
 
+    def catch_up(self) -> None:
+        """Apply at once what has changed in the file since it was read."""
+        text = _read_if_possible(self._file)
+        if self._file is not None and text != self._text:
+            self._text = text
+            self._apply_text(self._file, text)
+
     def _apply_text(self, file: Path, text: str | None) -> bool:
         """Replace `current` by the settings of this text. Return whether they were applied; if not,
         the log says why."""

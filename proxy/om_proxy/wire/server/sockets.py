@@ -74,8 +74,8 @@ def open_listeners(host: str, port: int) -> list[socket.socket]:
 
 
 def _open_listener(family: int, kind: int, protocol: int, address: Any) -> socket.socket:
-    """Open a socket that workers inherit. It can be bound while the last connections of an old
-    server still use the port. Raises OSError."""
+    """Open a socket that can be bound while the last connections of an old server still use the
+    port. Raises OSError."""
     # asyncio sets TCP_NODELAY only on sockets whose protocol is named
     listener = socket.socket(family, kind, protocol)
     try:
@@ -87,7 +87,6 @@ def _open_listener(family: int, kind: int, protocol: int, address: Any) -> socke
     except OSError:
         listener.close()
         raise
-    listener.set_inheritable(True)
     return listener
 
 

@@ -1,0 +1,70 @@
+"""Create the server of one process: uvicorn, set up for the proxy."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import uvicorn
+
+from om_proxy.app.app import create_app
+from om_proxy.cli.exit_status import DONE
+from om_proxy.settings.config import WatchedSettings
+from om_proxy.wire.server.graceful_server import GracefulServer
+from om_proxy.wire.server.protocol import BoundedProtocol
+
+
+class AnnouncedServer(GracefulServer):
+    """A server that calls `announce` with itself once it listens, so that a printed address
+    answers."""
+
+    def __init__(self, config: uvicorn.Config, announce: Callable[[AnnouncedServer], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    @property
+    def port(self) -> int:
+        return int(self.servers[0].sockets[0].getsockname()[1])
+
+    def serve_until_signal(self, sockets: list[socket.socket]) -> int:
+        """Serve until SIGTERM or SIGINT, and return the exit status. Exit with CANNOT_START if the
+        app cannot start; the app says why."""
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            # uvicorn raises the signal again after a clean stop, which would end the process with a
+            # failure status
+            signal.signal(signal_number, lambda *_: None)
+        self.run(sockets)
+        return DONE
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._announce(self)
+
+
+def create_server(
+    watched: WatchedSettings,
+    announce: Callable[[AnnouncedServer], None],
+    *,
+    figures_folder: Path | None = None,
+    is_worker: bool = False,
+) -> AnnouncedServer:
+    """Create the server of this process. `figures_folder` and `is_worker`: see `create_app`."""
+    server_settings = watched.current.server
+    config = uvicorn.Config(
+        create_app(watched, figures_folder=figures_folder, is_worker=is_worker),
+        host=server_settings.host,
+        port=server_settings.port,
+        loop="auto",  # uvloop if it is installed: there is none for Windows
+        http=BoundedProtocol,
+        ws="none",  # the app answers WebSockets with 501
+        lifespan="on",
+        access_log=False,
+        proxy_headers=False,  # the proxy never uses the client's address
+        log_config=None,
+        server_header=False,  # the upstream's own Server and Date are passed on
+        date_header=False,
+    )
+    return AnnouncedServer(config, announce)
