@@ -304,12 +304,13 @@ def _ticks(pid: int) -> int:
 
 
 def resident_mb(pid: int) -> float:
-    return round(sum(_resident_kb(one) for one in family(pid)) / 1024, 1)
+    """A process and all below it. What they share counts once."""
+    return round(sum(_share_kb(one) for one in family(pid)) / 1024, 1)
 
 
-def _resident_kb(pid: int) -> int:
+def _share_kb(pid: int) -> int:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
