@@ -508,6 +508,7 @@ def test_what_is_not_marked_is_read() -> None:
 
 # Settings that the program reads in another way than as an attribute of their section.
 READ_AS = {
+    "upstream.api_key_header": "self.api_key_header",
     "retention.max_reflections": "apply_retention(self.retention, matching).max_reflections",
     "identity.thread_headers": "headers.thread_headers",
     "identity.resource_headers": "headers.resource_headers",

@@ -117,7 +117,9 @@ async def test_who_may_read_memory_spends_the_key(
     async with run_with_key(tmp_path) as site:
         for method, path in ROUTES:
             assert await ask_status(site, method, path, *sender) == 200
-            assert site.seen.header(b"authorization") == [b"Bearer sk-operator"]
+            keys = [site.seen.header(name) for name in (b"authorization", b"x-api-key")]
+            spent = [[b"Bearer sk-operator"], []]
+            assert keys == ([[], [b"sk-operator"]] if path == "/v1/messages" else spent)
 
 
 @pytest.mark.parametrize("stranger", STRANGERS_WITH_CREDENTIAL)

@@ -129,6 +129,17 @@ def test_without_keys_the_caller_s_own_is_sent() -> None:
     ]
 
 
+@pytest.mark.parametrize("config", [PLAIN, EdgeConfig.from_settings(settings_of(KEYED))])
+def test_the_upstream_s_key_by_api(config: EdgeConfig) -> None:
+    """It goes in the header of the request's API, and no other key beside it."""
+    for name in (b"authorization", b"x-api-key"):
+        sent = [(name, b"sk-acme"), (b"x", b"1")]
+        assert config.select_upstream_headers(sent, KEYED_UPSTREAM, api="messages") == [
+            (b"x", b"1"),
+            (b"x-api-key", b"sk-upstream"),
+        ]
+
+
 @pytest.mark.parametrize(
     ("messages", "side"),
     [

@@ -9,6 +9,7 @@ import structlog
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.app.own_pages import ADMIN_PATH, OwnPages, find_own_page
+from om_proxy.common.apis import ApiName, find_api
 from om_proxy.common.errors import OmError, Overloaded, raise_site
 from om_proxy.common.first_use import FirstUse
 from om_proxy.edge.base_url import take_names_from_path
@@ -18,7 +19,7 @@ from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, 
 from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
 from om_proxy.edge.unreached import UnreachedRequests
 from om_proxy.observability.facts import Facts
-from om_proxy.settings.identity.tenants import check_access
+from om_proxy.settings.identity.tenants import check_access, check_one_credential
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.admission import (
     Admission,
@@ -61,8 +62,11 @@ class Router:
         self._current_config = current_config
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        api: ApiName = "chat"  # until it is known
         try:
             scope = take_names_from_path(scope)
+            if scope["raw_path"] not in CHAT_PATHS:
+                api = find_api(scope["raw_path"], scope["headers"])
             if fault := find_head_ambiguity(scope["headers"], scope["http_version"]):
                 raise fault
             refusal = find_protocol_fault(scope)
@@ -72,7 +76,7 @@ class Router:
             is_chat = is_chat_path and scope["method"] == "POST" and not refusal
             page = None if is_chat or refusal else find_own_page(scope)
         except OmError as exc:
-            await responses.send_error(send, exc)
+            await responses.send_error(send, exc, api=api)
             return
         config = self._current_config()
         if is_chat:
@@ -83,7 +87,7 @@ class Router:
         elif page is not None:
             await self._own_pages.send(page, scope, send)
         else:
-            await self._forward(scope, receive, send, config, refusal)
+            await self._forward(scope, receive, send, config, refusal, api)
 
     async def _manage(self, scope: Scope, receive: Receive, send: Send, config: EdgeConfig) -> None:
         try:
@@ -103,10 +107,11 @@ class Router:
         send: Send,
         config: EdgeConfig,
         refusal: OmError | None,
+        api: ApiName,
     ) -> None:
         unreached = self._unreached.find(scope, config)
         receipt = unreached.base_receipt if unreached else ()
-        end = await self._route_and_relay(scope, receive, send, config, refusal, receipt)
+        end = await self._route_and_relay(scope, receive, send, config, refusal, receipt, api)
         if unreached:
             self._unreached.log_request(unreached, end)
 
@@ -118,12 +123,15 @@ class Router:
         config: EdgeConfig,
         refusal: OmError | None,
         receipt: Sequence[Header],
+        api: ApiName,
     ) -> RequestEnd:
-        needs_body = needs_body_to_route(scope, config)
+        needs_body = needs_body_to_route(scope, config, api)
         try:
             if refusal:
                 raise refusal
             check_access(scope["headers"], config.identity)
+            if len(config.settings.upstream) > 1:
+                check_one_credential(scope["headers"])
             permit = (
                 BufferedBodyPermit(self._admission, scope, receive)
                 if needs_body
@@ -131,7 +139,7 @@ class Router:
             )
         except OmError as exc:
             self._facts.emit_refusal(exc)
-            return await send_refusal(send, exc, receipt)
+            return await send_refusal(send, exc, receipt, api)
         with permit:
             try:
                 body = (
@@ -139,10 +147,10 @@ class Router:
                     if needs_body
                     else None
                 )
-                upstream = choose_upstream(scope, config, body)
-                headers = config.select_upstream_headers(scope["headers"], upstream)
+                upstream = choose_upstream(scope, config, body, api)
+                headers = config.select_upstream_headers(scope["headers"], upstream, api=api)
             except OmError as exc:
-                return await send_refusal(send, exc, receipt)
+                return await send_refusal(send, exc, receipt, api)
             except ClientDisconnected:
                 return CLIENT_LEFT
             return await relay_unchanged(
@@ -154,4 +162,5 @@ class Router:
                 headers=headers,
                 body=body,
                 receipt=receipt,
+                api=api,
             )

@@ -194,7 +194,7 @@ class ChatRoute:
 
     def _parse_request(self, body: bytes, caller: Caller, config: EdgeConfig) -> Request | None:
         """Parse the body. Return None if it is no chat request, or if nothing needs its content."""
-        if caller.reason and config.has_catch_all_upstream:
+        if caller.reason and "chat" in config.apis_without_choice:
             return None
         try:
             return self._api.parse_request(body, self._splits.get(caller.key))

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.common.errors import BadRequest, Forbidden, Unauthorized
 from om_proxy.edge.headers import (
     CREDENTIAL_HEADERS,
@@ -28,7 +29,10 @@ from om_proxy.settings.identity.tenants import find_own_token, has_provider_cred
 from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.server.headers import Header
 
-NO_UPSTREAM = "no upstream in the configuration matches this model; add one under `upstream`"
+NO_UPSTREAM = (
+    "no upstream in the configuration is for this model and the API {api}; add one under `upstream`, "
+    "or the API to `apis` of one"
+)
 # whether a message matches the side prompts is remembered up to this size
 MAX_REMEMBERED_MESSAGE_BYTES = 4_096
 SIDE_MESSAGE_DIGEST_BYTES = 16
@@ -53,7 +57,11 @@ class EdgeConfig:
     has_operator_key: bool = False  # of any upstream or memory model
     pays_memory: bool = False  # whether any memory work spends a key of the operator's
     open_keys: tuple[str, ...] = ()  # a warning for each key that others may spend
-    upstreams: dict[str | None, UpstreamSettings | None] = field(
+    # the first one for each API that any is for, whatever its models
+    first_upstreams: Mapping[ApiName, UpstreamSettings] = field(default_factory=dict, repr=False)
+    # of these no model decides about the upstream: one takes every request, or none does
+    apis_without_choice: frozenset[ApiName] = frozenset()
+    upstreams: dict[tuple[ApiName, str | None], UpstreamSettings | None] = field(
         default_factory=dict, compare=False, repr=False
     )
     # by a digest of the message; see `_is_side_message`
@@ -77,6 +85,9 @@ class EdgeConfig:
             *headers.resource_headers,
             *GATEWAY_KEY_HEADERS,
         )
+        first_upstreams = {
+            api: servers[0] for api in API_NAMES if (servers := settings.list_upstreams(api))
+        }
         own_headers = NOT_FORWARDED.union(name.encode() for name in identity_headers)
         if keys:  # then the caller's credential is for the proxy, not for the upstream
             own_headers |= CREDENTIAL_HEADERS
@@ -105,6 +116,12 @@ class EdgeConfig:
             or any(upstream.api_key is not None for upstream in settings.upstream),
             pays_memory=pays_memory,
             open_keys=tuple(list_open_keys(settings, environ or {})),
+            first_upstreams=first_upstreams,
+            apis_without_choice=frozenset(
+                api
+                for api in API_NAMES
+                if api not in first_upstreams or "*" in first_upstreams[api].match
+            ),
             side_prompts=tuple(re.compile(pattern) for pattern in settings.side_requests.prompts),
         )
 
@@ -113,6 +130,7 @@ class EdgeConfig:
         headers: Sequence[Header],
         upstream: UpstreamSettings,
         caller: Caller | None = None,
+        api: ApiName = "chat",
     ) -> list[Header]:
         """Return the headers that go upstream, with a credential for the upstream and none for this
         proxy. Raise Forbidden for a caller who may not spend the operator's key: the upstream's, or
@@ -132,7 +150,7 @@ class EdgeConfig:
             or (caller is None and self.has_operator_key and is_preflight(headers))
         ):
             self._require_spender(headers, caller)
-        return self.select_admitted_headers(headers, upstream)
+        return self.select_admitted_headers(headers, upstream, api)
 
     def check_own_memory(self, headers: Sequence[Header]) -> None:
         """Raise Forbidden for a caller who asks about its own memory, and may not spend a key of
@@ -150,40 +168,36 @@ class EdgeConfig:
             raise Forbidden(SPENDING_MESSAGE)
 
     def select_admitted_headers(
-        self, headers: Sequence[Header], upstream: UpstreamSettings
+        self, headers: Sequence[Header], upstream: UpstreamSettings, api: ApiName = "chat"
     ) -> list[Header]:
         """Return the headers as `select_upstream_headers` does, for a caller whose access another
         rule has decided.
 
         The credential is the caller's own if there are no `auth.keys`, or if it came together with
         one of them. Otherwise it is the upstream's `api_key`. (Without keys, `api_key` replaces the
-        caller's credential.)
+        caller's credential.) Of several headers that carry one, `api_key` replaces all.
         """
         if has_provider_credential(headers, self.identity):
             return select_request_headers(headers, self.own_headers_beside_key)
-        api_key = upstream.api_key.get_secret_value() if upstream.api_key else None
-        return replace_credential(select_request_headers(headers, self.own_headers), api_key)
+        own_headers = select_request_headers(headers, self.own_headers)
+        return replace_credential(own_headers, upstream.build_key_header(api))
 
-    def find_upstream(self, model: str | None) -> UpstreamSettings | None:
-        """Return the model's upstream, which is looked up once for each model."""
-        if model not in self.upstreams:
+    def find_upstream(self, model: str | None, api: ApiName = "chat") -> UpstreamSettings | None:
+        """Return the upstream of this model and API, which is looked up once for each pair."""
+        pair = (api, model)
+        if pair not in self.upstreams:
             if len(self.upstreams) >= MAX_REMEMBERED_MODELS:
                 self.upstreams.clear()
-            self.upstreams[model] = self.settings.upstream_for(model)
-        return self.upstreams[model]
+            self.upstreams[pair] = self.settings.upstream_for(model, api)
+        return self.upstreams[pair]
 
-    def require_upstream(self, model: str | None) -> UpstreamSettings:
-        """Return the upstream for this model. Raise BadRequest if there is none: a caller's key
-        must not reach a server that is meant for other models."""
-        upstream = self.find_upstream(model)
+    def require_upstream(self, model: str | None, api: ApiName = "chat") -> UpstreamSettings:
+        """Return the upstream for this model and API. Raise BadRequest if there is none: a caller's
+        key must not reach a server that is meant for others."""
+        upstream = self.find_upstream(model, api)
         if upstream is None:
-            raise BadRequest(NO_UPSTREAM, "om_no_upstream", "model")
+            raise BadRequest(NO_UPSTREAM.format(api=api), "om_no_upstream", "model")
         return upstream
-
-    @property
-    def has_catch_all_upstream(self) -> bool:
-        """True if one upstream takes every request, whatever its model."""
-        return "*" in self.settings.upstream[0].match
 
     def is_side_request(self, request: Request) -> bool:
         """Return whether a chat UI asks for a title, tags or a follow-up

@@ -64,13 +64,16 @@ def set_header(headers: Sequence[Header], name: bytes, value: bytes) -> list[Hea
     return [header for header in headers if header[0] != name] + [(name, value)]
 
 
-def replace_credential(headers: Sequence[Header], api_key: str | None) -> list[Header]:
+def replace_credential(
+    headers: Sequence[Header], key_header: tuple[str, str] | None
+) -> list[Header]:
     """Return the headers with the upstream's key, if it has one, in place of the caller's
     credential."""
-    if not api_key:
+    if key_header is None:
         return list(headers)
+    name, value = key_header
     other_headers = [header for header in headers if header[0].lower() not in CREDENTIAL_HEADERS]
-    return [*other_headers, (b"authorization", b"Bearer " + api_key.encode())]
+    return [*other_headers, (name.encode(), value.encode())]
 
 
 def ask_uncompressed(headers: Sequence[Header]) -> list[Header]:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from starlette.types import Message, Receive, Scope, Send
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BadRequest, OmError
 from om_proxy.edge.replies.relay import relay
 from om_proxy.settings.config import UpstreamSettings
@@ -50,6 +51,7 @@ async def relay_unchanged(
     headers: Sequence[Header],
     body: bytes | None = None,
     receipt: Sequence[Header] = (),
+    api: ApiName = "chat",
 ) -> RequestEnd:
     """Relay one request. `body` is the body if it was read already; None streams it unbuffered.
 
@@ -60,7 +62,7 @@ async def relay_unchanged(
         url = join_url(settings.base_url, check_path(scope["raw_path"]), scope["query_string"])
         first: Message = await receive() if body is None else {"type": "http.request", "body": body}
     except OmError as exc:
-        return await send_refusal(send, exc, receipt)
+        return await send_refusal(send, exc, receipt, api)
     if first["type"] == "http.disconnect":
         return CLIENT_LEFT
 
@@ -81,7 +83,7 @@ async def relay_unchanged(
         try:
             answer = await run_unless_disconnected(disconnected, sending)
         except OmError as exc:
-            return await send_refusal(send, exc, receipt)
+            return await send_refusal(send, exc, receipt, api)
         if answer is None:
             return CLIENT_LEFT
         relayed = await relay(answer, send, receipt=receipt, disconnected=disconnected)
@@ -97,8 +99,10 @@ async def relay_unchanged(
             return await relay_content(first.get("body", b""), disconnected)
 
 
-async def send_refusal(send: Send, exc: OmError, receipt: Sequence[Header]) -> RequestEnd:
-    await responses.send_error(send, exc, receipt)
+async def send_refusal(
+    send: Send, exc: OmError, receipt: Sequence[Header], api: ApiName
+) -> RequestEnd:
+    await responses.send_error(send, exc, receipt, api)
     return RequestEnd(exc.status, exc.code)
 
 

@@ -1,10 +1,10 @@
-"""Choose the model server for a request that is no chat completion: the one whose `match` fits the
-model that the request names, as for chat.
+"""Choose the model server for a request that is no chat completion: the first for its API
+whose `match` fits the model that the request names, as for chat.
 
-A caller's key must not reach a server that is meant for another model. So with several servers, a
+A caller's key must not reach a server that is meant for another API or model. So with several servers, a
 body that may name a model is read completely before any of it is forwarded: clients write the name
 after the input, or after the file. A body whose model cannot be read is refused. A request that
-names no model (lists, or bodies that are neither JSON nor a form) goes to the server for all
+names no model (lists, or bodies that are neither JSON nor a form) goes to its API's server for all
 models, or to the first.
 """
 
@@ -14,8 +14,9 @@ import re
 
 from starlette.types import Scope
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BadRequest, HttpInstead, OmError, Unsupported
-from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.edge_config import NO_UPSTREAM, EdgeConfig
 from om_proxy.settings.config import UpstreamSettings
 from om_proxy.wire.apis.model_name import UnreadableModelName, read_model_name
 from om_proxy.wire.server.headers import find_header
@@ -44,20 +45,27 @@ def find_protocol_fault(scope: Scope) -> OmError | None:
     return None
 
 
-def needs_body_to_route(scope: Scope, config: EdgeConfig) -> bool:
+def needs_body_to_route(scope: Scope, config: EdgeConfig, api: ApiName) -> bool:
     """Return whether the choice of the server depends on the request's body."""
     return (
         scope["method"] == "POST"
-        and not config.has_catch_all_upstream
+        and api not in config.apis_without_choice
         and _FILE_PATHS.search(scope["raw_path"]) is None
     )
 
 
-def choose_upstream(scope: Scope, config: EdgeConfig, body: bytes | None) -> UpstreamSettings:
-    """Choose the server. `body` is None if it does not matter. Raise BadRequest if no server
-    matches the model, or the model cannot be read."""
-    fallback = config.find_upstream(None) or config.settings.upstream[0]
-    if body is None or config.has_catch_all_upstream:
+def choose_upstream(
+    scope: Scope, config: EdgeConfig, body: bytes | None, api: ApiName = "chat"
+) -> UpstreamSettings:
+    """Choose the server. `body` is None if it does not matter. Raise BadRequest if no server is for
+    the API or matches the model, or the model cannot be read."""
+    first = config.first_upstreams.get(api)
+    if first is None:
+        raise BadRequest(NO_UPSTREAM.format(api=api), "om_no_upstream")
+    if api in config.apis_without_choice:
+        return first
+    fallback = config.find_upstream(None, api) or first
+    if body is None:
         return fallback
     content_type = find_header(scope["headers"], b"content-type") or b""
     encoding = find_header(scope["headers"], b"content-encoding") or b""
@@ -65,4 +73,4 @@ def choose_upstream(scope: Scope, config: EdgeConfig, body: bytes | None) -> Ups
         model = read_model_name(body, content_type, encoding, max_bytes=config.settings.limits.body)
     except UnreadableModelName:
         raise BadRequest(UNREADABLE_MODEL_MESSAGE, "om_no_upstream", "model") from None
-    return fallback if model is None else config.require_upstream(model)
+    return fallback if model is None else config.require_upstream(model, api)

@@ -58,7 +58,7 @@ REQUEST_HEADER_ROWS = (
     ),
     _create_row(
         "X-OM-Authorization",
-        "A key of `auth.keys`, where `Authorization` holds the provider's own. Also taken: "
+        "A key of `auth.keys`, where `Authorization` or `x-api-key` holds the provider's own. Also taken: "
         "`X-Memory-Gateway-Authorization`",
     ),
     _create_row(
@@ -264,8 +264,8 @@ ERROR_CODE_ROWS = (
     ),
     _create_row(
         "om_no_upstream",
-        "No server's `match` fits the model; or there are several servers, and the model's name "
-        "cannot be read. Correct the name, or add a server under `upstream`",
+        "No server for the request's API has a `match` that fits the model; or there are several, and "
+        "the model's name cannot be read. Correct the name, or add a server under `upstream`",
         "400",
     ),
     _create_row(

@@ -20,9 +20,12 @@ def test_check(tmp_path: Path) -> None:
     done = run_om_proxy("check", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) <= 12
+    assert len(lines) <= 13
     assert lines[0] == "settings: the built-in defaults; om-proxy init writes a file to edit"
-    assert "upstream: openai at https://api.openai.com/v1, for every model" in lines
+    assert lines[2:4] == [
+        "upstream: openai at https://api.openai.com/v1, for every model (chat, responses)",
+        "upstream: anthropic at https://api.anthropic.com/v1, for every model (messages)",
+    ]
     assert any(line.startswith("tokens: messages are observed at 30000") for line in lines)
     assert (
         "the store promises: a power cut loses no turn whose reply has ended; forgotten bytes are "

@@ -72,7 +72,8 @@ def written_keys() -> dict[str, int]:
                 walk(item, above)
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
-                lines_by_name[f"{above}{key.value}"] = key.start_mark.line
+                # of a list, the first item explains its keys
+                lines_by_name.setdefault(f"{above}{key.value}", key.start_mark.line)
                 walk(value, f"{above}{key.value}.")
 
     root = yaml.compose(FILE.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)

@@ -38,7 +38,9 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
     assert process.returncode == 0
     address, upstream, *memory = out.splitlines()
     assert address == f"om-proxy {__version__} on {base}/v1"
-    assert upstream == "upstream: upstream at http://127.0.0.1:9/v1, for every model"
+    assert upstream == (
+        "upstream: upstream at http://127.0.0.1:9/v1, for every model (chat, responses, messages)"
+    )
     assert memory == [
         "memory: on, scope thread, observer auto, reflector auto",
         "store: sqlite:///om.db",

@@ -1,4 +1,4 @@
-"""What the doctor says of webhooks: who fails and why, without the address."""
+"""What the doctor says of model servers and of webhooks: who fails and why, without a key."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli.doctor.upstreams import advise, count_waiting, describe_webhook, examine_webhooks
+from om_proxy.cli.doctor.upstreams import (
+    advise,
+    count_waiting,
+    describe_webhook,
+    examine_upstreams,
+    examine_webhooks,
+)
 from om_proxy.engine.event_feed.envelope import name_hook
 from om_proxy.memory.model import Memory
 from om_proxy.settings.config import parse
@@ -14,6 +20,7 @@ from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.stored_events import WebhookState
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.support.upstream_server import run_upstream_server, script_answer
 
 URL = "https://hooks.example/in?key=canary"
 OTHER_URL = "https://hooks.example:8443/canary"
@@ -74,3 +81,22 @@ async def test_events_that_wait_are_counted(tmp_path: Path) -> None:
         assert await count_waiting(store, await store.event_position(3)) == 3
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize(
+    ("apis", "header"),
+    [
+        ("chat, messages", (b"authorization", b"Bearer sk-hush")),
+        ("messages", (b"x-api-key", b"sk-hush")),
+    ],
+)
+async def test_a_server_is_asked_by_its_first_api(apis: str, header: tuple[bytes, bytes]) -> None:
+    """Its key stands in the header of that API, and the finding names all of its APIs."""
+    async with run_upstream_server(script_answer(b"{}")) as server:
+        text = f"upstream: [{{base_url: '{server.base}', apis: [{apis}], api_key: sk-hush}}]"
+        (finding,) = await examine_upstreams(parse(text))
+    assert finding.works
+    assert f"({apis}) answers (200)" in finding.text
+    (seen,) = server.seen
+    assert [one for one in seen.headers if one[1].endswith(b"sk-hush")] == [header]
+    assert bool(seen.header(b"anthropic-version")) == (apis == "messages")

@@ -145,7 +145,8 @@ def test_work_found_after_a_restart_needs_a_model_that_can_be_asked() -> None:
     found = policy_of(keyed).context_without_request(actors)
     assert found is not None
     assert found.inherited is not None
-    assert (found.inherited.model, found.inherited.api_key) == ("gpt-4o", "sk-upstream")
+    assert found.inherited.model == "gpt-4o"
+    assert found.inherited.headers == (("authorization", "Bearer sk-upstream"),)
 
 
 CONFIGURED = "memory: {model: openai/notes, api_base: 'http://127.0.0.1:1/v1'}"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.common.errors import ConfigError
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.settings.config import (
@@ -245,9 +246,47 @@ def test_upstream_for() -> None:
         None,
     ]
     assert settings.upstream[0].base_url == "http://a/v1"
-    default = Settings().upstream_for(None)
-    assert default
-    assert default.name == "openai"
+
+
+def test_upstream_for_an_api() -> None:
+    """A server that does not list the API is passed over. One that lists none is for all."""
+    settings = parse("""
+        upstream:
+          - {name: a, apis: [messages], base_url: 'http://a'}
+          - {name: b, apis: [chat, messages], match: ['g*'], base_url: 'http://b'}
+          - {name: c, base_url: 'http://c'}
+    """)
+    asked: list[tuple[ApiName, str | None]]
+    asked = [
+        ("messages", "g"),
+        ("messages", None),
+        ("chat", "g"),
+        ("chat", "h"),
+        ("responses", "g"),
+    ]
+    found = [settings.upstream_for(model, api) for api, model in asked]
+    assert [one and one.name for one in found] == ["a", "a", "b", "c", "c"]
+    found = [Settings().upstream_for(None, api) for api in API_NAMES]
+    assert [one and one.name for one in found] == ["openai", "openai", "anthropic"]
+    with pytest.raises(ConfigError, match="apis"):
+        parse("upstream: [{base_url: 'http://a', apis: []}]")
+
+
+@pytest.mark.parametrize(
+    ("kind", "chat", "messages"),
+    [
+        ("auto", ("authorization", "Bearer k"), ("x-api-key", "k")),
+        ("bearer", ("authorization", "Bearer k"), ("authorization", "Bearer k")),
+        ("x-api-key", ("x-api-key", "k"), ("x-api-key", "k")),
+    ],
+)
+def test_header_of_a_key(kind: str, chat: tuple[str, str], messages: tuple[str, str]) -> None:
+    """The setting names the header that carries `api_key`; `auto` goes by the API."""
+    text = f"upstream: [{{base_url: 'http://a', api_key_header: {kind}, api_key: ''}}]"
+    (keyless,) = parse(text).upstream
+    assert [keyless.build_key_header(api) for api in API_NAMES] == [None] * 3
+    (keyed,) = parse(text.replace("''", "k")).upstream
+    assert [keyed.build_key_header(api) for api in API_NAMES] == [chat, chat, messages]
 
 
 def test_pairs_are_cached() -> None:

@@ -629,4 +629,5 @@ def test_each_upstream_knows_its_setting() -> None:
         "upstream[0]",
         "upstream[1]",
         "upstream[0]",
+        "upstream[1]",
     ]

@@ -47,7 +47,7 @@ def find_line(lines: list[str], start: str) -> str:
         "memory.reflection.observation_tokens = 1000  (resources[\"boss\"], x.yaml:11)",
         "memory.reflection.model_settings.temperature = 0  (default)",
         "context.relative_time = false  (models[\"gpt-4o*\"], x.yaml:9)",
-        "upstream: openai at https://api.openai.com/v1, for every model",
+        "upstream: openai at https://api.openai.com/v1, for every model (chat, responses)",
         "tokens: messages are observed at 20000, every 3000 new ones; about 4000 stay raw; a request waits at 24000",
         "tokens: observations are reflected at 1000, prepared from 500; a request waits at 1200",
     ],
@@ -177,6 +177,10 @@ KEYED = "auth: {keys: [{tenant: a, key: 0123456789abcdef}]}\n"
         ("upstream: [{match: ['a?']}, {name: b, match: ['a*']}]", None),
         ("upstream: [{match: ['*a*']}, {name: b, match: ['[ab]']}]", None),
         ("upstream: [{match: ['[*]']}, {name: b, match: ['*']}]", None),
+        ("upstream: [{match: ['*'], apis: [chat, responses]}]", "no upstream is for the API messages: its requests get 400"),
+        ("upstream: [{match: ['*'], apis: [chat, messages]}, {name: b, match: [a], apis: [responses]}]", None),
+        ("upstream: [{match: ['*'], apis: [chat, messages]}, {name: b, match: [a]}]", None),
+        ("upstream: [{match: ['*']}, {name: b, match: [a], apis: [messages]}]", "upstream b never gets a request"),
     ],
 )  # fmt: skip
 def test_warning_of_an_upstream(text: str, warning: str | None) -> None:
@@ -193,6 +197,19 @@ def test_model_without_an_upstream() -> None:
     """`check` says so if no upstream matches the model."""
     lines = render_summary(parse("upstream: [{base_url: 'http://h', match: [a]}]"), "b")
     assert find_line(lines, "upstream: ") == "upstream: none: the request is refused"
+
+
+def test_servers_of_a_model() -> None:
+    """`check` names the server of each API that a model goes to, once."""
+    text = """
+        upstream:
+          - {name: a, match: ["gpt-*"], base_url: "http://a", apis: [chat]}
+          - {name: b, base_url: "http://b", apis: [messages]}
+          - {name: c, base_url: "http://c"}
+    """
+    for model, expected in (("gpt-4o", "abc"), ("claude", "bc")):
+        lines = render_summary(parse(text), model)
+        assert [line[10] for line in lines if line.startswith("upstream: ")] == list(expected)
 
 
 def test_long_instruction_is_cut() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.common.errors import ConfigError
-from om_proxy.settings.config.source import read_document, render_path
+from om_proxy.settings.config.source import DEFAULT_UPSTREAMS, read_document, render_path
 
 
 def test_line_of_each_key() -> None:
@@ -162,9 +162,18 @@ def test_override_over_the_file() -> None:
 
 
 def test_override_of_the_built_in_upstream() -> None:
-    """A variable can change the first upstream without a file."""
+    """A variable can change a built-in upstream without a file. One that gets another address is
+    for all APIs: no key that was meant for it goes to Anthropic."""
     document = read_document("", "x.yaml", {"OM_PROXY__UPSTREAM__0__BASE_URL": "http://h/v1"})
     assert document.data["upstream"] == [{"name": "openai", "base_url": "http://h/v1"}]
+    keys = {f"OM_PROXY__UPSTREAM__{index}__API_KEY": f"sk-{index}" for index in (0, 1)}
+    assert read_document("", "x.yaml", keys).data["upstream"] == [
+        {**upstream, "api_key": f"sk-{index}"} for index, upstream in enumerate(DEFAULT_UPSTREAMS)
+    ]
+    written = read_document(
+        "upstream: [{base_url: 'http://h'}]", "x.yaml", {next(iter(keys)): "sk"}
+    )
+    assert written.data["upstream"] == [{"base_url": "http://h", "api_key": "sk"}]
 
 
 @pytest.mark.parametrize(

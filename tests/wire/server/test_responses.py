@@ -76,6 +76,30 @@ async def test_errors(exc: OmError, status: int, code: str, retry: bytes) -> Non
     assert (b"retry-after" in client.headers) == isinstance(exc, Overloaded)
 
 
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        *((status, "invalid_request_error") for status in (400, 405, 426, 431, 501)),
+        (401, "authentication_error"),
+        (403, "permission_error"),
+        *((status, "timeout_error") for status in (408, 504)),
+        (413, "request_too_large"),
+        *((status, "api_error") for status in (500, 502)),
+        (503, "overloaded_error"),
+    ],
+)
+async def test_error_of_messages(status: int, kind: str) -> None:
+    """An error has Anthropic's shape and types there, with our code at the end of its words."""
+    client, exc = Client(), OmError("do this")
+    exc.status = status
+    await responses.send_error(client.send, exc, api="messages")
+    assert (client.status, client.headers[b"x-should-retry"]) == (status, b"true")
+    assert orjson.loads(client.body) == {
+        "type": "error",
+        "error": {"type": kind, "message": "do this [om_internal]"},
+    }
+
+
 async def test_json() -> None:
     """The response has a length, so the connection stays open."""
     client = Client()

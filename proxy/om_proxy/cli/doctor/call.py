@@ -171,11 +171,9 @@ def build_inherited_target(
     upstream = settings.upstream_for(actor)
     if actor is None or upstream is None:
         return None
-    key = (
-        upstream.api_key.get_secret_value()
-        if upstream.api_key
-        else find_key(f"openai/{actor}", upstream.base_url, environ)
-    )
+    if header := upstream.build_key_header("chat"):
+        return Target(actor, "direct", upstream.base_url, headers=(header,))
+    key = find_key(f"openai/{actor}", upstream.base_url, environ)
     return Target(actor, "direct", upstream.base_url, api_key=key)
 
 

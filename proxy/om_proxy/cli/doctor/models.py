@@ -35,7 +35,8 @@ def describe_chosen_models(
     lines = []
     if effective.memory.enabled and "auto" in names:
         found = settings.upstream_for(actor)
-        upstreams = settings.upstream if actor is None else [found] if found else []
+        asked = settings.list_upstreams("chat")  # no other API has memory
+        upstreams = asked if actor is None else [found] if found else []
         lines += [_describe_auto(upstream, actor) for upstream in upstreams]
     if effective.memory.enabled and "default" in names:
         lines.append(f"default: {resolve_model('default', '', None)}")

@@ -85,6 +85,7 @@ async def _post(
     """Return the status of the answer, and whether it holds a reply. Of an error inside a 200 it is
     the error's own status, or 400 if that names none."""
     headers = [(b"content-type", b"application/json"), (b"accept-encoding", b"identity")]
+    headers += [(name.encode(), value.encode()) for name, value in target.headers]
     if target.api_key:
         headers.append((b"authorization", f"Bearer {target.api_key}".encode()))
     answer = await client.send(

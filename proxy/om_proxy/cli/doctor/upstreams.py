@@ -49,12 +49,14 @@ async def examine_upstreams(settings: Settings) -> list[Finding]:
 
 
 async def _examine_upstream(client: Upstream, upstream: UpstreamSettings) -> Finding:
-    """Send `GET /models`, which every server of this API should know. A server that does not know
-    the path answers too."""
-    key = upstream.api_key.get_secret_value() if upstream.api_key else None
+    """Send `GET /models`, which every server of these APIs should know, by the first of its APIs. A
+    server that does not know the path answers too."""
     headers = [(b"accept", b"application/json")]
-    if key:
-        headers.append((b"authorization", f"Bearer {key}".encode()))
+    if upstream.apis[0] == "messages":
+        headers.append((b"anthropic-version", b"2023-06-01"))  # without it, 400
+    if key_header := upstream.build_key_header(upstream.apis[0]):
+        name, value = key_header
+        headers.append((name.encode(), value.encode()))
     try:
         answer = await client.send(
             "GET",
@@ -97,7 +99,8 @@ def judge_answer(upstream: UpstreamSettings, answer: HasStatus) -> Finding:
 def _describe_upstream(upstream: UpstreamSettings) -> str:
     name = render_value(("name",), upstream.name)
     address = render_value(("base_url",), upstream.base_url)
-    return f"{upstream.path_in_settings} {name} at {address}"
+    apis = ", ".join(upstream.apis)
+    return f"{upstream.path_in_settings} {name} at {address} ({apis})"
 
 
 async def examine_webhooks(store: EventLog, settings: Settings) -> list[Finding]:

@@ -172,10 +172,10 @@ class Policy:
 
     def _target_of_upstream(self, model: str | None) -> Target | None:
         upstream = self.settings.upstream_for(model)
-        if upstream is None or not upstream.api_key or not model:
+        header = upstream.build_key_header("chat") if upstream else None
+        if upstream is None or header is None or not model:
             return None
-        key = upstream.api_key.get_secret_value()
-        return Target(model=model, base_url=upstream.base_url, api_key=key)
+        return Target(model=model, base_url=upstream.base_url, headers=(header,))
 
     def context_of_request(
         self,

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, SecretStr
 
+from om_proxy.common.apis import API_NAMES
 from om_proxy.memory.lifecycle.thresholds import MIN_RAW_TOKENS, Limits
 from om_proxy.settings.config.effective import THREAD_LAYER_KIND, Effective, Layer, list_levels
 from om_proxy.settings.config.sections.model_choice import Agent, choose_model
@@ -35,7 +36,7 @@ DURATION_SETTINGS = {
 # settings that are accepted and checked, but not used yet; config/om-proxy.yaml marks them too
 NOT_IN_EFFECT: tuple[str, ...] = ()
 THREAD_ORIGIN = "the thread's own"  # of a threshold that was set for one thread
-NO_UPSTREAM = "none: the request is refused"
+NO_UPSTREAM = "upstream: none: the request is refused"
 MAX_SHOWN_CHARS = 80  # of a text, such as an instruction
 SIZE_SETTINGS = {"body", "headers", "memory"}
 _URL_PATTERN = re.compile(r"[a-z]+://\S*")
@@ -48,8 +49,11 @@ def render_summary(
     the thresholds."""
     upstreams = render_upstreams(settings)
     if model is not None:
-        upstream = settings.upstream_for(model)
-        upstreams = [f"upstream: {_render_upstream(upstream) if upstream else NO_UPSTREAM}"]
+        found = [settings.upstream_for(model, api) for api in API_NAMES]
+        upstreams = [
+            line for line in upstreams if line in map(_render_upstream, filter(None, found))
+        ]
+        upstreams = upstreams or [NO_UPSTREAM]
     return [
         f"settings: {settings.file or 'the built-in defaults; om-proxy init writes a file to edit'}",
         f"listens on: {settings.server.host}:{settings.server.port}",
@@ -83,8 +87,9 @@ def _render_key_store(settings: Settings) -> list[str]:
 
 
 def render_upstreams(settings: Settings) -> list[str]:
-    """Render a line for each model server: its name, its address, and the models that go there."""
-    return [f"upstream: {_render_upstream(upstream)}" for upstream in settings.upstream]
+    """Render a line for each model server: its name, its address, and the models and APIs that go
+    there."""
+    return [_render_upstream(upstream) for upstream in settings.upstream]
 
 
 def _render_upstream(upstream: UpstreamSettings) -> str:
@@ -94,7 +99,8 @@ def _render_upstream(upstream: UpstreamSettings) -> str:
         else "models " + render_value(("match",), upstream.match)
     )
     address = render_value(("base_url",), upstream.base_url)
-    return f"{redact_credentials(upstream.name)} at {address}, for {models}"
+    apis = ", ".join(upstream.apis)
+    return f"upstream: {redact_credentials(upstream.name)} at {address}, for {models} ({apis})"
 
 
 class SettingLine(NamedTuple):
@@ -379,29 +385,35 @@ def _has_key(values: Any, key: Key) -> bool:
 
 
 def list_upstream_warnings(settings: Settings) -> Iterator[str]:
-    """List a warning for each upstream without `api_key` while `auth.keys` is set, and for each
-    upstream that no request can reach."""
+    """List a warning for each API without an upstream, for each upstream without `api_key` while
+    `auth.keys` is set, and for each upstream that no request can reach."""
+    for api in API_NAMES:
+        if not settings.list_upstreams(api):
+            yield (
+                f"no upstream is for the API {api}: its requests get 400 om_no_upstream; add it to "
+                "`apis` of one"
+            )
     for index, upstream in enumerate(settings.upstream):
         name = redact_credentials(upstream.name)
         if settings.auth.keys and upstream.api_key is None:
             yield (
                 f"upstream {name} has no api_key, and auth.keys is set: its requests are sent without "
-                "a credential, unless the client sends the provider's key in Authorization beside "
-                "X-OM-Authorization"
+                "a credential, unless the client sends the provider's key in Authorization or x-api-key "
+                "beside X-OM-Authorization"
             )
         if is_unreachable(upstream, settings.upstream[:index]):
             yield (
-                f"upstream {name} never gets a request: earlier upstreams match every model that it "
-                "matches; move it before them, or remove it"
+                f"upstream {name} never gets a request: earlier upstreams of its APIs match every "
+                "model that it matches; move it before them, or remove it"
             )
 
 
 def is_unreachable(upstream: UpstreamSettings, earlier: Sequence[UpstreamSettings]) -> bool:
-    """Return whether earlier upstreams match every model that this one matches. If in doubt, return
-    False."""
-    earlier_globs = [glob for other in earlier for glob in other.match]
+    """Return whether earlier upstreams match every model that this one matches, by each of its APIs.
+    If in doubt, return False."""
     return all(
-        any(_covers(earlier_glob, glob) for earlier_glob in earlier_globs)
+        any(_covers(wide, glob) for other in earlier if api in other.apis for wide in other.match)
+        for api in upstream.apis
         for glob in upstream.match
     )
 

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.common.errors import ConfigError
 from om_proxy.memory.lifecycle.prompt_cache import cache_lifetime
@@ -43,7 +44,7 @@ from om_proxy.settings.config.sections.service import (
     UpstreamSettings,
 )
 from om_proxy.settings.config.sections.storage import StorageSettings
-from om_proxy.settings.config.source import DEFAULT_UPSTREAM, Key
+from om_proxy.settings.config.source import DEFAULT_UPSTREAMS, Key
 from om_proxy.settings.config.validation_messages import render_faults
 
 MIN_SECRET_CHARS = 16  # of what opens a server that others reach; a webhook's secret has as many
@@ -60,7 +61,11 @@ class Settings(Section):
     server: ServerSettings = ServerSettings()
     limits: LimitSettings = LimitSettings()
     upstream: tuple[UpstreamSettings, ...] = Field(
-        default=(UpstreamSettings.model_validate(DEFAULT_UPSTREAM).with_index(0),), min_length=1
+        default=tuple(
+            UpstreamSettings.model_validate(upstream).with_index(index)
+            for index, upstream in enumerate(DEFAULT_UPSTREAMS)
+        ),
+        min_length=1,
     )
     auth: AuthSettings = AuthSettings()
     identity: IdentitySettings = IdentitySettings()
@@ -185,12 +190,16 @@ class Settings(Section):
     @property
     def may_need_caller(self) -> bool:
         """Whether the work on any memory may need a credential that only a request brings."""
-        return self.may_inherit_model and not all(u.api_key for u in self.upstream)
+        return self.may_inherit_model and not all(u.api_key for u in self.list_upstreams("chat"))
 
-    def upstream_for(self, model: str | None) -> UpstreamSettings | None:
-        """Return the first upstream whose `match` matches the model, or None. A request without a
-        model matches `*` only."""
-        for upstream in self.upstream:
+    def list_upstreams(self, api: ApiName) -> list[UpstreamSettings]:
+        """Return the upstreams that are for this API."""
+        return [upstream for upstream in self.upstream if api in upstream.apis]
+
+    def upstream_for(self, model: str | None, api: ApiName = "chat") -> UpstreamSettings | None:
+        """Return the first upstream that is for this API and whose `match` matches the model, or
+        None. A request without a model matches `*` only."""
+        for upstream in self.list_upstreams(api):
             if any(fnmatch.fnmatchcase(model or "", glob) for glob in upstream.match):
                 return upstream
         return None

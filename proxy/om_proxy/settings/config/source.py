@@ -17,8 +17,15 @@ import yaml
 from om_proxy.common.errors import ConfigError
 
 OVERRIDE_PREFIX = "OM_PROXY__"
-# the built-in upstream, which variables may change
-DEFAULT_UPSTREAM = {"name": "openai", "base_url": "https://api.openai.com/v1"}
+# the built-in upstreams, which variables may change
+DEFAULT_UPSTREAMS: tuple[dict[str, Any], ...] = (
+    {
+        "name": "openai",
+        "apis": ["chat", "responses"],
+        "base_url": "https://api.openai.com/v1",
+    },
+    {"name": "anthropic", "apis": ["messages"], "base_url": "https://api.anthropic.com/v1"},
+)
 
 Key = tuple[str | int, ...]
 
@@ -70,6 +77,7 @@ def read_document(text: str, name: str, env: Mapping[str, str]) -> Document:
     data = reader.read_mapping(root, ()) if root is not None else {}
     document = Document(data, reader.origins, reader.hidden)
     _set_default_token(document, env)
+    _set_default_upstreams(document, env)
     for variable in sorted(name for name in env if name.startswith(OVERRIDE_PREFIX)):
         try:
             _set_override(document, variable, env[variable])
@@ -89,6 +97,18 @@ def _set_default_token(document: Document, env: Mapping[str, str]) -> None:
             document.origins["server", "admin_token"] = "env OM_PROXY_ADMIN_TOKEN"
 
 
+def _set_default_upstreams(document: Document, env: Mapping[str, str]) -> None:
+    """Add the built-in upstreams if variables change them, and no file names others. One that gets
+    another address is for all APIs, and the only one: its clients' keys must reach no other."""
+    names = [name for name in env if name.startswith(f"{OVERRIDE_PREFIX}UPSTREAM__")]
+    if not names or "upstream" in document.data:
+        return
+    upstreams = [dict(upstream) for upstream in DEFAULT_UPSTREAMS]
+    if any(name.endswith("__BASE_URL") for name in names):
+        upstreams = [{key: value for key, value in upstreams[0].items() if key != "apis"}]
+    document.data["upstream"] = upstreams
+
+
 def _set_override(document: Document, variable: str, text: str) -> None:
     """Set the key that one `OM_PROXY__SECTION__KEY` names. Its value is YAML. A number stays text,
     as in the file."""
@@ -99,8 +119,6 @@ def _set_override(document: Document, variable: str, text: str) -> None:
     if "" in path:
         raise ConfigError(f"env {variable}: names no key; write {OVERRIDE_PREFIX}SECTION__KEY")
     value = _parse_value(text, variable)
-    if path[0] == "upstream" and len(path) > 1:
-        document.data.setdefault("upstream", [dict(DEFAULT_UPSTREAM)])
     parent: Any = document.data
     for part in path[:-1]:
         parent = _open_container(parent, part)

@@ -30,7 +30,7 @@ from om_proxy.settings.identity.tenants import has_credential
 SPENDING_MESSAGE = (
     "upstream.api_key, or the key of a memory model, is not for this request: it comes from a web "
     "page of another site, from another machine, or under a host name that is not this machine's. "
-    "Either set auth.keys and send one of them as `Authorization: Bearer …`, or ask from this "
+    "Either set auth.keys and send one of them as `Authorization: Bearer …` or `x-api-key`, or ask from this "
     "machine as http://127.0.0.1, and from a page under that very name"
 )
 # of the machine itself, in the containers that run on it (Docker, Podman, Lima); `internal` is no

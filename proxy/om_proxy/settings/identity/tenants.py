@@ -20,9 +20,7 @@ from om_proxy.settings.identity.identity_rules import (
 from om_proxy.settings.identity.keyed_hashes import hash_credential, hash_key
 from om_proxy.settings.identity.local_requests import is_from_other_site, is_local_request
 
-_UNKNOWN_KEY_MESSAGE = (
-    "the request has no known key; send one of auth.keys as `Authorization: Bearer …`"
-)
+_UNKNOWN_KEY_MESSAGE = "the request has no known key; send one of auth.keys as `Authorization: Bearer …` or `x-api-key`"
 _CREDENTIAL_NAMES = frozenset(name.encode() for name in CREDENTIAL_HEADERS)
 _AMBIENT_SCHEMES = ("basic", "digest", "negotiate", "ntlm")
 LOCAL_TENANT = "local"  # the tenant of callers without a credential on a loopback bind
@@ -51,6 +49,12 @@ def check_access(headers: Headers, rules: IdentityRules) -> None:
         _find_key_owner(_read_gateway_key(group_by_name(headers)), rules)
 
 
+def check_one_credential(headers: Headers) -> None:
+    """Raise BadRequest for two different credentials: where each of several model servers has its
+    own, one of them is not for the server that this request goes to."""
+    _read_credential(group_by_name(headers), CREDENTIAL_HEADERS)
+
+
 def has_credential(values_by_name: ValuesByName) -> bool:
     """Return whether the caller sent a credential, known or not."""
     return bool(_list_credentials(values_by_name, CREDENTIAL_HEADERS))
@@ -70,10 +74,10 @@ def find_own_token(headers: Headers, own_tokens: Collection[bytes]) -> str | Non
 
 
 def has_provider_credential(headers: Headers, rules: IdentityRules) -> bool:
-    """Return whether `Authorization` is meant for the model server, because a gateway key was sent
-    in another header.
+    """Return whether `Authorization` or `x-api-key` is meant for the model server, because a gateway
+    key was sent in a header of its own.
 
-    Return False for a gateway key in `Authorization`: a model server that received that key could
+    Return False for a gateway key in its place: a model server that received that key could
     read the memories that it opens.
     """
     if not rules.keys:

@@ -26,6 +26,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from om_proxy.common.apis import ApiName, find_api
 from om_proxy.common.errors import BadRequest, HeadTooLarge, OmError, TooSlow
 from om_proxy.wire.server import responses, sockets
 from om_proxy.wire.server.graceful_server import ServerStop
@@ -276,6 +277,7 @@ class BoundedProtocol(NoUpgradeProtocol):
         not answered yet, the connection ends after their answers without the error, which must not
         get into the middle of a response."""
         self._is_refused = True
+        api: ApiName = "chat"  # until a whole head tells it
         if self._is_answered():
             if self._reading is ReadState.BODY:
                 self.transport.abort()
@@ -288,10 +290,11 @@ class BoundedProtocol(NoUpgradeProtocol):
             self._reset()
             return
         else:
+            api = find_api(self.scope["raw_path"], self.scope["headers"])
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             self._report_disconnect()
-        self.transport.write(responses.encode_error(exc))
+        self.transport.write(responses.encode_error(exc, api))
         # not `close`, which resets the connection if bytes are unread, so that the error is lost
         self.transport.write_eof()
 

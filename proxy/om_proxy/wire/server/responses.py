@@ -8,6 +8,7 @@ from http import HTTPStatus
 import orjson
 from starlette.types import Message, Send
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import HttpInstead, MemoryAway, Moved, OmError, Overloaded
 from om_proxy.wire.server.headers import Header
 
@@ -18,14 +19,29 @@ _PRIVATE_HEADERS: list[Header] = [
 ]
 
 
-async def send_error(send: Send, exc: OmError, receipt: Sequence[Header] = ()) -> None:
-    """Send an error in OpenAI's shape. `x-should-retry` tells its SDKs whether a retry can help."""
-    await send_json(send, exc.status, _error_body(exc), [*_error_headers(exc), *receipt])
+# of errors of the API `messages`; a status without its own is the client's fault below 500
+_MESSAGES_ERROR_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    501: "invalid_request_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
 
 
-def encode_error(exc: OmError) -> bytes:
+async def send_error(
+    send: Send, exc: OmError, receipt: Sequence[Header] = (), api: ApiName = "chat"
+) -> None:
+    """Send an error in the shape of the request's API. `x-should-retry` tells the SDKs of all whether
+    a retry can help."""
+    await send_json(send, exc.status, _error_body(exc, api), [*_error_headers(exc), *receipt])
+
+
+def encode_error(exc: OmError, api: ApiName) -> bytes:
     """Return the error's response in bytes, for a connection that ends with it."""
-    content = orjson.dumps(_error_body(exc))
+    content = orjson.dumps(_error_body(exc, api))
     headers = [*_content_headers(content), *_error_headers(exc), (b"connection", b"close")]
     lines = [b"%s: %s" % header for header in headers]
     status = b"HTTP/1.1 %d %s" % (exc.status, HTTPStatus(exc.status).phrase.encode())
@@ -64,7 +80,11 @@ def keep_private(send: Send) -> Send:
     return send_privately
 
 
-def _error_body(exc: OmError) -> dict[str, object]:
+def _error_body(exc: OmError, api: ApiName) -> dict[str, object]:
+    if api == "messages":
+        fallback = "invalid_request_error" if exc.status < 500 else "api_error"
+        kind = _MESSAGES_ERROR_TYPES.get(exc.status, fallback)
+        return {"type": "error", "error": {"type": kind, "message": f"{exc} [{exc.code}]"}}
     param = getattr(exc, "param", None)
     body = {"message": str(exc), "type": "om_error", "param": param, "code": exc.code}
     return {"error": {**body, "entry": exc.entry} if isinstance(exc, Moved) else body}

@@ -18,6 +18,7 @@ from pydantic import (
     model_validator,
 )
 
+from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.memory.events.parts import EVENT_TYPES
 from om_proxy.settings.config.sections.quantities import Duration, Size, normalize_off, render_size
 from om_proxy.settings.config.sections.section import (
@@ -103,10 +104,12 @@ class UpstreamSettings(Section):
     """An item of `upstream`: one model server."""
 
     name: Text = "upstream"
+    apis: tuple[ApiName, ...] = Field(default=API_NAMES, min_length=1)
     match: tuple[Text, ...] = Field(default=("*",), min_length=1)
     # without a default: if the address is forgotten, prompts must not go to another server
     base_url: Url
     api_key: Secret = None
+    api_key_header: Literal["auto", "bearer", "x-api-key"] = "auto"
     layout: Layout = "auto"
     connect_timeout: Duration = 5.0
     read_timeout: Duration = 600.0
@@ -120,6 +123,16 @@ class UpstreamSettings(Section):
         cached because every request needs it, and pydantic takes 3 µs to find a private
         attribute."""
         return self._path_in_settings
+
+    def build_key_header(self, api: ApiName) -> tuple[str, str] | None:
+        """Return the header that carries `api_key` in a request of this API; None: there is no
+        key."""
+        if self.api_key is None:
+            return None
+        key, kind = self.api_key.get_secret_value(), self.api_key_header
+        if kind == "x-api-key" or (kind == "auto" and api == "messages"):
+            return "x-api-key", key
+        return "authorization", f"Bearer {key}"
 
     def with_index(self, index: int) -> Self:
         """Return a copy whose path is that of item `index` of the list, counted from 0."""
