@@ -95,6 +95,10 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
             "aiohttp",
             "ends a request whose server is too slow, as aiohttp itself does",
         ),
+        "_reading_paused": (
+            "aiohttp",
+            "whether there is anything to resume: aiohttp parses again after each piece that is read",
+        ),
         "_read_timeout": ("aiohttp", "the read timeout of the request that is under way"),
         "_loop": ("aiohttp", "the event loop, for the clock"),
         "_exception": (

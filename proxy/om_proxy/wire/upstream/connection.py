@@ -101,22 +101,32 @@ class Connection(ResponseHandler):
     def data_received(self, data: bytes) -> None:
         """Parse each head on its own: if the bytes after a head were malformed, the parser would
         return neither."""
-        start = 0
-        while self._is_response_due and (end := self._find_head_end(data, start)):
-            self._parse(data[start:end])
-            start = end
-        if start and start == len(data):
+        if self._is_response_due and not (data := self._parse_heads(data)):
             return
         if data and self._is_idle() and self.transport is not None:
             self._close_unsolicited()
             return
-        self._parse(data[start:] if start else data)
+        self._parse(data)
+
+    def _parse_heads(self, data: bytes) -> bytes:
+        """Parse the heads that end in these bytes. Return the bytes after them."""
+        start = 0
+        while self._is_response_due and (end := self._find_head_end(data, start)):
+            self._parse(data[start:end])
+            start = end
+        return data[start:]
 
     def pause_reading(self) -> None:
         """Pause for a slow reader. The server's bytes now wait in the socket, where we can see
         them, or in TLS, where we cannot."""
         super().pause_reading()
         self._may_tls_hold_bytes = True
+
+    def resume_reading(self, resume_parser: bool = True) -> None:
+        """Resume if reading is paused. A reader calls this after each piece, and aiohttp would parse
+        an empty packet and ask the transport each time."""
+        if self._reading_paused:
+            super().resume_reading(resume_parser)
 
     def _does_tls_hold_bytes(self) -> bool:
         """Return whether TLS holds bytes that it did not pass on while reading was paused. One pass
@@ -212,18 +222,21 @@ class Connection(ResponseHandler):
             self._head_deadline = self._read_deadline
 
     def _reschedule_timeout(self) -> None:
-        """Move the deadline of the next bytes, but keep the timer: a timer for every piece would
-        cost more than reading the piece."""
+        """Move the deadline for a piece of a head. A piece of a body moves none: its reader does,
+        when it waits again."""
+        if self._is_response_due:
+            self.begin_wait()
+
+    def begin_wait(self) -> None:
+        """Move the deadline of the next bytes: the server's time begins, because a reader has taken
+        all bytes and waits for more. The proxy's work between two reads (a commit, other streams) is
+        not the server's delay. Keep the timer: one for every piece would cost more than reading it."""
         self._read_deadline = (
             self._loop.time() + self._read_timeout if self._read_timeout else NO_DEADLINE
         )
-        # rarely true; every piece of a stream comes here twice
+        # rarely true; every piece of a stream comes here
         if self._read_deadline < self._deadline_timer_at:
             self._set_timer()
-
-    # called when a reader has taken all bytes and waits for more: the server's time begins here,
-    # because the proxy's work between two reads (a commit, other streams) is not the server's delay
-    begin_wait = _reschedule_timeout
 
     def _drop_timeout(self) -> None:
         self._read_deadline = NO_DEADLINE
