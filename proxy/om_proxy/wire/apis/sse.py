@@ -40,14 +40,16 @@ class EventDecoder:
         if b"\r" in data:
             yield from self._feed_lines(data)
             return
-        blocks = data.split(b"\n\n")
-        for block in blocks[:-1]:
+        *blocks, rest = data.split(b"\n\n")
+        is_between_events = self._is_between_events()
+        for block in blocks:
             # the form in which model servers write events
-            if block.startswith(b"data:") and b"\n" not in block and self._is_between_events():
+            if block.startswith(b"data:") and b"\n" not in block and is_between_events:
                 yield Event(b"message", block[5:].removeprefix(b" "))
             else:
                 yield from self._feed_lines(block + b"\n\n")
-        yield from self._feed_lines(blocks[-1])
+                is_between_events = True
+        yield from self._feed_lines(rest)
 
     def _is_between_events(self) -> bool:
         """Return whether the next byte begins an event."""

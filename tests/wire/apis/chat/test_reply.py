@@ -126,6 +126,30 @@ def test_a_stream_whose_content_changes_its_kind(size: int) -> None:
     assert content == [texts[0], thinking, texts[1], thinking, texts[2]]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        delta({"role": "model", "content": "B"}),
+        delta({"content": "B", "refusal": None, "tool_calls": None}),
+        delta({"content": "B", "refusal": "no"}),
+        delta({"content": ["B"]}),
+        delta({"content": None, "reasoning_content": "hm"}),
+        delta({"content": "B"}, "stop"),
+        delta({"content": "B"}, index=1),
+        delta({"content": "B"}, usage={"prompt_tokens": 5}),
+        delta({"content": "B"}, error={"message": "no"}),
+        b"event: error\n" + delta({"content": "B"}),
+        delta({"content": "B\ud83d"}),
+        event({"choices": [{"delta": {"content": "B"}}, {"delta": {"content": "C"}}]}),
+        event(b'{"choices": [{"delta": {"content": "B"'),
+    ],
+)
+def test_texts_beside_others(odd: bytes) -> None:
+    """An event that adds only a text says the same without spaces, which let many be read as one."""
+    stream = delta({"content": ""}) + delta({"content": "a"}) + odd + delta({"content": "\ude00c"})
+    assert read(stream.replace(b'": ', b'":') + DONE) == read(stream + DONE)
+
+
 def test_cut_stream() -> None:
     """A stream cut anywhere gives what had come, and is complete only once its end was
     announced."""

@@ -10,8 +10,8 @@ bytes all the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
@@ -74,6 +74,7 @@ class _Choice(msgspec.Struct):
 
 
 NO_CHOICE = _Choice()
+TEXT_HINT = b'"content":"'  # it stands in nearly all events that add a text
 USUAL_REPLY_START = b'{"role":"assistant",'
 
 
@@ -100,6 +101,30 @@ class _Chunk(msgspec.Struct):
     error: Raw = _NULL
 
 
+class _TextDelta(msgspec.Struct, forbid_unknown_fields=True):
+    """A delta that adds a text to the content, and nothing else."""
+
+    content: str
+    role: str | None = None  # a reply is the assistant's whatever its deltas say
+    refusal: None = None
+    reasoning_content: None = None
+    tool_calls: None = None
+
+
+class _TextChoice(msgspec.Struct):
+    delta: _TextDelta
+    index: Literal[0] = 0
+    finish_reason: None = None
+
+
+class _TextChunk(msgspec.Struct):
+    """An event that adds a text to the first choice, as nearly all events of a stream do."""
+
+    choices: tuple[_TextChoice]
+    usage: None = None
+    error: None = None
+
+
 class _Speaker(msgspec.Struct):
     role: Raw = _NULL
 
@@ -118,6 +143,7 @@ _completion = msgspec.json.Decoder(_Completion)
 _countable = msgspec.json.Decoder(_Countable)
 _choices = msgspec.json.Decoder(list[_Choice])
 _chunk = msgspec.json.Decoder(_Chunk)
+_text_chunk = msgspec.json.Decoder(_TextChunk)
 _object = msgspec.json.Decoder(dict[str, Any])
 _any = msgspec.json.Decoder()
 
@@ -218,13 +244,30 @@ class _StreamedReply:
         self._unread = []
         self._unread_bytes = 0
         try:
-            for event in self._decoder.feed(data):
-                if not self._is_done:  # events after the end belong to no reply
-                    self._add_event(event)
+            self._add_events(self._decoder.feed(data))
         except (ReplyTooLarge, RecursionError):
             self._is_given_up = True
             self._decoder = EventDecoder()
             self._choices.clear()
+
+    def _add_events(self, events: Iterable[Event]) -> None:
+        """Add events. Texts that follow each other are added as one: each event alone would cost
+        four times as much."""
+        texts: list[str] = []
+        for event in events:
+            if self._is_done:  # events after the end belong to no reply
+                break
+            if (text := _read_text(event)) is not None:
+                texts.append(text)
+                continue
+            self._add_texts(texts)
+            texts = []
+            self._add_event(event)
+        self._add_texts(texts)
+
+    def _add_texts(self, texts: Sequence[str]) -> None:
+        if texts:
+            self._add_delta(0, _DeltaChoice(0, {"content": "".join(texts)}))
 
     def finish(self) -> Reply:
         self._read_unread()
@@ -268,6 +311,17 @@ class _StreamedReply:
             raise ReplyTooLarge("more choices than can be asked for")
         message = self._choices[index] = MessageBuilder(self._budget)
         return message
+
+
+def _read_text(event: Event) -> str | None:
+    """Return the text of an event that says nothing else; None: it has to be read as a whole."""
+    if TEXT_HINT not in event.data or event.type == b"error":
+        return None
+    try:
+        text: str = _text_chunk.decode(event.data).choices[0].delta.content
+    except (ValueError, RecursionError):
+        return None
+    return text
 
 
 def _read_chunk(data: bytes) -> _Chunk:
