@@ -8,7 +8,7 @@ import threading
 import orjson
 import pytest
 
-from om_proxy.edge.turn_closing import ReplyCopy
+from om_proxy.edge.turn_closing import MAX_UNREAD_BYTES, ReplyCopy
 from om_proxy.wire.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply
 from om_proxy.wire.apis.chat.reply import ChatReplyReader
 from om_proxy.wire.server.capacity.budget import (
@@ -34,15 +34,18 @@ async def test_a_small_reply_is_free() -> None:
 
 @pytest.mark.parametrize("piece", [1_000, 100_000, 2_000_000])
 async def test_a_large_reply_is_charged_until_it_is_stored(piece: int) -> None:
-    """A large reply is charged as it comes and until `release`, which may be called twice. The copy
-    reads the same as a plain reader."""
+    """A large reply is charged as it comes and until `release`, which may be called twice: all but
+    the last pieces, which are not read yet. The copy reads the same as a plain reader."""
     budget = MemoryBudget(lambda: 1 << 30)
     copy, reader = ReplyCopy(ChatReplyReader(False), budget), ChatReplyReader(False)
     for start in range(0, len(BODY), piece):
         copy.feed(BODY[start : start + piece])
         reader.feed(BODY[start : start + piece])
-    assert budget.held_bytes == COPY_WEIGHT * len(BODY)
+        unread_bytes = min(start + piece, len(BODY)) - budget.held_bytes // COPY_WEIGHT
+        assert 0 <= unread_bytes < FREE_COPY_BYTES + MAX_UNREAD_BYTES
+    assert unread_bytes < MAX_UNREAD_BYTES
     assert await copy.finish() == reader.finish()
+    assert budget.held_bytes == COPY_WEIGHT * len(BODY)
     copy.feed(b"behind its end")
     assert budget.held_bytes == COPY_WEIGHT * len(BODY)
     for _ in range(2):
@@ -77,7 +80,7 @@ async def test_the_largest_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None
     copy.feed(BODY[:200_000])
     assert not copy.is_given_up
     copy.feed(b"x")
-    assert (copy.is_given_up, budget.held_bytes, await copy.finish()) == (True, 0, Reply())
+    assert (await copy.finish(), copy.is_given_up, budget.held_bytes) == (Reply(), True, 0)
     assert MAX_REMEMBERED_REPLY_BYTES == 64 << 20
 
 

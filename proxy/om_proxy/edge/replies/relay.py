@@ -28,7 +28,7 @@ from starlette.types import Send
 from om_proxy.common.errors import UpstreamError
 from om_proxy.edge.headers import is_event_stream, read_client_headers
 from om_proxy.wire.apis.api import EndFinder
-from om_proxy.wire.apis.compression import create_decoder
+from om_proxy.wire.apis.compression import NO_DECODER, create_decoder
 from om_proxy.wire.server.capacity.fair_queue import LARGE_PIECE_BYTES, wait_slot
 from om_proxy.wire.server.disconnect import run_unless_disconnected
 from om_proxy.wire.server.headers import Header, find_header, parse_content_length
@@ -121,6 +121,7 @@ class _ReplyRelay:
         self._send = send
         self._reader = reader
         self._decode = create_decoder(find_header(self._headers, b"content-encoding"))
+        self._is_plain = self._decode is NO_DECODER
         self._is_stream = is_event_stream(self._headers)
         self._end_finder = end_finder if self._is_stream else None
         self._remaining_bytes = parse_content_length(self._headers)
@@ -131,12 +132,11 @@ class _ReplyRelay:
 
     def _can_hold_comments(self) -> bool:
         """Return whether bytes may be added to the body: to a plain stream of unknown length."""
-        is_plain = self._decode is not None and not find_header(self._headers, b"content-encoding")
         return (
             self._is_stream
             and self._status == STATUS_OK
             and self._remaining_bytes is None
-            and is_plain
+            and self._is_plain
         )
 
     async def send_all(self, receipt: Sequence[Header], before_end: BeforeEnd | None) -> bool:
@@ -181,7 +181,7 @@ class _ReplyRelay:
         is_one_chunk_late = self._remaining_bytes is None and not self._is_stream
         try:
             async for chunk in self._chunks:
-                plain = self._decompress(chunk)
+                plain = chunk if self._is_plain else self._decompress(chunk)
                 if is_one_chunk_late:
                     await self._send_chunk(self._held_bytes)
                     self._held_bytes = chunk
@@ -215,13 +215,14 @@ class _ReplyRelay:
         return 0 if self._remaining_bytes == 0 else None
 
     async def _send_chunk(self, chunk: bytes) -> None:
+        if not chunk:
+            return
         if len(chunk) > LARGE_PIECE_BYTES:
             await wait_slot()
-        if chunk and self._comments:
+        if self._comments:
             chunk, self._comments = self._comments + chunk, b""
-        if chunk:
-            await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
-            self.sent_bytes += len(chunk)
+        await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
+        self.sent_bytes += len(chunk)
 
     def _decompress(self, chunk: bytes) -> bytes:
         """Decompress the chunk. Return empty bytes if that fails."""

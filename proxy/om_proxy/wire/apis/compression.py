@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
+NO_DECODER: Callable[[bytes], bytes] = bytes  # of a body that is not compressed
 MAX_DECOMPRESSED_BYTES = 32 << 20  # a megabyte of gzip can hold two gigabytes
 
 
@@ -35,7 +36,7 @@ def create_decoder(
     """
     match (content_encoding or b"").strip().lower():
         case b"" | b"identity":
-            return bytes
+            return NO_DECODER
         case b"gzip" | b"x-gzip" | b"deflate":
             return _Inflater(max_bytes).feed
         case _:

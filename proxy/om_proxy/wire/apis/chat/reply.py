@@ -28,8 +28,7 @@ from om_proxy.wire.apis.json_text import (
 from om_proxy.wire.apis.sse import Event, EventDecoder
 
 DONE = b"[DONE]"  # the data of the last event of a stream: the line `data: [DONE]`
-# Of a stream, collected until they are read together: 300 events, a millisecond.
-MAX_UNREAD_BYTES = 1 << 16
+LINE_END = b"\n"
 MAX_CHOICES = 128  # the largest `n` of OpenAI
 # Of a value beside the messages, such as a word or a count of tokens.
 MAX_REMARK_BYTES = 1 << 16
@@ -218,8 +217,6 @@ class _StreamedReply:
     """A streamed reply. Its message is built from the deltas."""
 
     def __init__(self) -> None:
-        self._unread: list[bytes] = []
-        self._unread_bytes = 0
         self._decoder = EventDecoder()
         self._budget = JsonValueBudget()
         self._choices: dict[int, MessageBuilder] = {}
@@ -230,19 +227,8 @@ class _StreamedReply:
         self._is_given_up = False
 
     def feed(self, data: bytes) -> None:
-        """Collect events, and read many together: reading one event alone costs a quarter of
-        relaying it."""
         if self._is_given_up:
             return
-        self._unread.append(data)
-        self._unread_bytes += len(data)
-        if self._unread_bytes >= MAX_UNREAD_BYTES:
-            self._read_unread()
-
-    def _read_unread(self) -> None:
-        data = b"".join(self._unread)
-        self._unread = []
-        self._unread_bytes = 0
         try:
             self._add_events(self._decoder.feed(data))
         except (ReplyTooLarge, RecursionError):
@@ -270,7 +256,6 @@ class _StreamedReply:
             self._add_delta(0, _DeltaChoice(0, {"content": "".join(texts)}))
 
     def finish(self) -> Reply:
-        self._read_unread()
         try:
             messages = {
                 index: msgspec.json.encode(built.message())
@@ -394,7 +379,7 @@ class DoneFinder:
     _MAX_UNFINISHED_BYTES = len(b"\ndata: [DONE")
 
     def __init__(self) -> None:
-        self._before = b"\n"
+        self._before = LINE_END
 
     def feed(self, chunk: bytes) -> int | None:
         """Return the offset in this chunk where the line `[DONE]` starts; 0: it began in an earlier
@@ -402,10 +387,13 @@ class DoneFinder:
 
         The line is found when its `]` comes: the bytes before it, in earlier chunks, end no stream.
         """
+        if self._before == LINE_END and DONE not in chunk and chunk.endswith(LINE_END):
+            return None  # whole lines, as nearly all chunks are
         window = self._before + chunk
         line_start = self._find_line(window)
         if line_start is None:
-            self._before = window[-self._MAX_UNFINISHED_BYTES :]
+            unfinished = window[-self._MAX_UNFINISHED_BYTES :]
+            self._before = LINE_END if unfinished.endswith(LINE_END) else unfinished
             return None
         offset = max(0, line_start - len(self._before))
         self._before = b""

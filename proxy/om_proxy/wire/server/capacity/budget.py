@@ -8,7 +8,8 @@ people's work holds (work_kinds.py). The budget has three shares:
   waits holds nothing, so no two bodies can wait for each other;
 - the copy of a reply is dropped if the total is above `COPY_SHARE`. The client still gets the
   reply. People's work is refused there;
-- small bodies, and the first `FREE_COPY_BYTES` of each reply, can always use the remaining share.
+- small bodies, and of each reply the first `FREE_COPY_BYTES` and the last pieces, until they are
+  read, can always use the remaining share.
 
 Memory is returned to the system once most of a peak is free again and stays free.
 """
