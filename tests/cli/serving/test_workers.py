@@ -152,13 +152,16 @@ def test_hanging_up_replaces_all_workers(tmp_path: Path) -> None:
 
 @needs_proc
 def test_more_and_fewer_workers(tmp_path: Path) -> None:
-    """SIGTTIN adds one, SIGTTOU takes one away, but not the last one."""
-    with serve_workers(tmp_path) as (process, base, _):
+    """SIGTTIN adds one, SIGTTOU takes one away, but not the last one. None of it warns, nor does
+    the end."""
+    with serve_workers(tmp_path, PYTHONWARNINGS="default") as (process, base, _):
         steps = ((signal.SIGTTIN, 3), (signal.SIGTTOU, 2), (signal.SIGTTOU, 1), (signal.SIGTTOU, 1))
         for number, count in steps:
             process.send_signal(number)
             wait_until(lambda count=count: len(children(process.pid)) == count)
         assert is_alive(base)
+        process.terminate()
+        assert "Warning" not in process.communicate(timeout=60)[1]
 
 
 @contextmanager

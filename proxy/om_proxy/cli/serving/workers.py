@@ -138,14 +138,16 @@ class Supervisor:
         signal.set_wakeup_fd(self._signal_writer.fileno())
         for number in HANDLED_SIGNALS:
             signal.signal(number, lambda *_: None)
-        self._settle()
-        while self._workers:
-            for source in self._wait():
-                if isinstance(source, Worker):
-                    self._hear(source)
-                else:
-                    self._obey(self._signals.recv(MAX_READ_BYTES))
+        with self._signals, self._signal_writer:
             self._settle()
+            while self._workers:
+                for source in self._wait():
+                    if isinstance(source, Worker):
+                        self._hear(source)
+                    else:
+                        self._obey(self._signals.recv(MAX_READ_BYTES))
+                self._settle()
+            signal.set_wakeup_fd(-1)
         return self._exit_status
 
     def _wait(self) -> list[Worker | socket.socket]:
