@@ -46,6 +46,21 @@ def has_too_many_values(body: bytes) -> bool:
     )
 
 
+def is_too_large(body: bytes) -> bool:
+    """Return whether a large body has too many values. A small one is not counted."""
+    return len(body) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(body)
+
+
+def decode_or_none(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:
+    """Decode the data, half characters replaced; None for any unexpected JSON."""
+    try:
+        return decoder.decode(data)
+    # a few thousand nested brackets raise RecursionError, not ValueError
+    except (ValueError, RecursionError):
+        repaired = replace_lone_surrogates(bytes(data))
+        return None if repaired is None else decode_or_none(decoder, repaired)
+
+
 def write_json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 

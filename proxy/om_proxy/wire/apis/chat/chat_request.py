@@ -22,9 +22,8 @@ from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Api, Request, Unreadable
 from om_proxy.wire.apis.chat.chat_message import read_message
 from om_proxy.wire.apis.json_text import (
-    COUNT_VALUES_ABOVE_BYTES,
     MAX_MODEL_NAME_CHARS,
-    has_too_many_values,
+    is_too_large,
     replace_lone_surrogates,
     write_canonical,
 )
@@ -217,7 +216,7 @@ def is_filled_list(raw: Raw) -> bool:
 
 
 def limit_values(body: bytes) -> None:
-    if len(body) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(body):
+    if is_too_large(body):
         raise Unreadable("more JSON values than any model reads")
 
 

@@ -17,14 +17,10 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.token_prices import Usage
-from om_proxy.wire.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply
+from om_proxy.wire.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply, ReplyReader
 from om_proxy.wire.apis.chat.deltas import JsonValueBudget, MessageBuilder, ReplyTooLarge
 from om_proxy.wire.apis.chat.usage import read_usage
-from om_proxy.wire.apis.json_text import (
-    COUNT_VALUES_ABOVE_BYTES,
-    has_too_many_values,
-    replace_lone_surrogates,
-)
+from om_proxy.wire.apis.json_text import decode_or_none, is_too_large
 from om_proxy.wire.apis.sse import Event, EventDecoder
 
 DONE = b"[DONE]"  # the data of the last event of a stream: the line `data: [DONE]`
@@ -44,22 +40,27 @@ class ChatReplyReader:
         self._stream = stream
         self._left_bytes = max_bytes
         # None: only white space came so far
-        self._reading: _StreamedReply | _WholeReply | None = None
+        self._reading: ReplyReader | None = None
 
     def feed(self, data: bytes) -> None:
         if self._reading is None:
             data = data.lstrip()
             if not data:
                 return
-            self._reading = (
-                _StreamedReply() if self._stream and not data.startswith(b"{") else _WholeReply()
-            )
+            is_stream = self._stream and not data.startswith(b"{")
+            self._reading = self._read_stream() if is_stream else self._read_whole()
         self._left_bytes -= len(data)
         if self._left_bytes >= 0:
             self._reading.feed(data)
 
     def finish(self) -> Reply:
         return self._reading.finish() if self._reading is not None else Reply()
+
+    def _read_stream(self) -> ReplyReader:
+        return _StreamedReply()
+
+    def _read_whole(self) -> ReplyReader:
+        return _WholeReply()
 
 
 _NULL, _ZERO = Raw(b"null"), Raw(b"0")
@@ -158,7 +159,9 @@ class _WholeReply:
 
     def finish(self) -> Reply:
         body = b"".join(self._parts)
-        completion: _Completion | None = None if _is_too_large(body) else _decode(_completion, body)
+        completion: _Completion | None = (
+            None if is_too_large(body) else decode_or_none(_completion, body)
+        )
         if completion is None:
             return Reply()
         choices = _list_choices(completion.choices)
@@ -181,9 +184,9 @@ def _list_choices(choices: Raw) -> list[_Choice] | None:
     can ask for."""
     if choices == _NULL:
         return []
-    if bytes(choices).count(b"{") > MAX_CHOICES and _decode(_countable, choices) is None:
+    if bytes(choices).count(b"{") > MAX_CHOICES and decode_or_none(_countable, choices) is None:
         return None
-    return _decode(_choices, choices)  # type: ignore[no-any-return]  # the decoder's own type
+    return decode_or_none(_choices, choices)  # type: ignore[no-any-return]  # the decoder's own type
 
 
 def _sort_choices(choices: Sequence[_Choice]) -> list[_Choice]:
@@ -311,9 +314,9 @@ def _read_text(event: Event) -> str | None:
 
 def _read_chunk(data: bytes) -> _Chunk:
     """Read an event; an unexpected JSON value gives an empty chunk. Raise ReplyTooLarge."""
-    if _is_too_large(data):
+    if is_too_large(data):
         raise ReplyTooLarge("more JSON values than any model says")
-    chunk: _Chunk = _decode(_chunk, data) or _read_odd_chunk(data)
+    chunk: _Chunk = decode_or_none(_chunk, data) or _read_odd_chunk(data)
     if len(chunk.choices) > MAX_CHOICES:
         raise ReplyTooLarge("more choices than can be asked for")
     return chunk
@@ -322,7 +325,7 @@ def _read_chunk(data: bytes) -> _Chunk:
 def _read_odd_chunk(data: bytes) -> _Chunk:
     """Read an event whose choices are no list of objects. A choice of another kind keeps its
     index."""
-    odd: _Completion | None = _decode(_completion, data)
+    odd: _Completion | None = decode_or_none(_completion, data)
     if odd is None:
         return _Chunk()
     choices = _read_remark(odd.choices)
@@ -335,26 +338,13 @@ def _read_odd_chunk(data: bytes) -> _Chunk:
     return _Chunk(delta_choices, odd.usage, odd.error)
 
 
-def _is_too_large(data: bytes) -> bool:
-    return len(data) > COUNT_VALUES_ABOVE_BYTES and has_too_many_values(data)
-
-
-def _decode(decoder: msgspec.json.Decoder[Any], data: bytes | Raw) -> Any:
-    """Decode the data; None for any unexpected JSON."""
-    try:
-        return decoder.decode(data)
-    except (ValueError, RecursionError):
-        repaired = replace_lone_surrogates(bytes(data))
-        return None if repaired is None else _decode(decoder, repaired)
-
-
 def _choose_index(value: Any, position: int) -> int:
     return value if type(value) is int else position
 
 
 def _read_remark(raw: Raw) -> Any:
     """Return the value; None for a missing value or one that is too long."""
-    return None if raw == _NULL or len(raw) > MAX_REMARK_BYTES else _decode(_any, raw)
+    return None if raw == _NULL or len(raw) > MAX_REMARK_BYTES else decode_or_none(_any, raw)
 
 
 def _is_error(error: Raw) -> bool:
