@@ -172,6 +172,25 @@ REASON_ROWS = (
         Status.OFF,
     ),
     _create_reason_row(
+        [Reason.SERVER_STATE],
+        "A request goes on from what the model server alone holds: `previous_response_id`, "
+        "`conversation`, an `item_reference`, `thread`. The bytes passed through",
+        Status.OFF,
+    ),
+    _create_reason_row(
+        [Reason.COMPACTION],
+        "The request asks the model server to shorten the conversation (`off`), or holds what that "
+        "made (`raw`)",
+        Status.OFF,
+        Status.RAW,
+    ),
+    _create_reason_row(
+        [Reason.CODING_AGENT],
+        "A coding agent keeps its own context: its turns are stored and observed, and its prompt "
+        "stays",
+        Status.RAW,
+    ),
+    _create_reason_row(
         [Reason.WRITE_ONLY],
         "`X-OM-Mode: write`, or `memory.mode: shadow`",
         Status.RAW,
