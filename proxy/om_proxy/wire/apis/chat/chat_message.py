@@ -35,6 +35,11 @@ MAX_PARTS_A_PIECE = 16_384
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
+class Remark(dict[str, Any]):
+    """A text part of another API's message that only its readers see, and no fingerprint: clients
+    drop what it stands for."""
+
+
 def view_message(raw: bytes) -> ChatMessage | None:
     """Return a view of the message; None if a strict parser refuses it."""
     try:
@@ -219,6 +224,8 @@ def _split_parts(content: list[Any], others: list[object]) -> str:
     texts = []
     for part in content:
         text = _read_plain_text(part)
+        if isinstance(part, Remark):
+            continue
         if text is None:
             others.append(_drop_uncompared_keys(part))
         else:

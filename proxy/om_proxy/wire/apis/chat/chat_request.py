@@ -250,14 +250,12 @@ def _build_request(
     roles: tuple[str, ...],
     messages: Sequence[bytes],
 ) -> Request:
-    model = decode_value(members.model)
-    is_readable_model = isinstance(model, str) and len(model) <= MAX_MODEL_NAME_CHARS
     return Request(
         api=api,
         body=body,
         frame=frame,
         readable=readable,
-        model=model if is_readable_model else None,
+        model=read_model(members.model),
         stream=decode_value(members.stream) is True,
         offers_tools=is_filled_list(members.tools) or is_filled_list(members.functions),
         instructions=instructions,
@@ -266,6 +264,12 @@ def _build_request(
         routing=list_routing(members),
         options=_list_options(members),
     )
+
+
+def read_model(raw: Raw) -> str | None:
+    """Return the model's name; None for a value that is no name."""
+    model = decode_value(raw)
+    return model if isinstance(model, str) and len(model) <= MAX_MODEL_NAME_CHARS else None
 
 
 def list_routing(members: Routing) -> tuple[tuple[str, bytes], ...]:
