@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: a user message may hold several results, each a unit of its own."""
