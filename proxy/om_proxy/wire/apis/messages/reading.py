@@ -7,7 +7,7 @@ server's own tools did is a remark: clients drop it, so no fingerprint holds it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,7 +17,12 @@ from om_proxy.memory.model import Item
 from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.chat.chat_message import ChatMessage, Remark, view_parsed
-from om_proxy.wire.apis.json_text import parse_lax, write_ascii, write_canonical, write_json
+from om_proxy.wire.apis.json_text import (
+    parse_lax,
+    write_ascii,
+    write_canonical,
+    write_json,
+)
 
 MAX_REMARK_CHARS = 500
 RESULT_TYPE = "tool_result"
@@ -46,7 +51,7 @@ def read_item(raw: bytes, key: bytes) -> Item:
 def view_message(raw: bytes) -> ChatMessage | None:
     """Return a view of the unit; None if a strict parser refuses it."""
     try:
-        return view_parsed(convert_message(_object.decode(raw)))
+        return view_parsed(_convert(_object.decode(raw)))
     except (ValueError, RecursionError):
         return None
 
@@ -67,18 +72,18 @@ def asking_text(raw: bytes) -> str:
 def read_chat_message(raw: bytes) -> dict[str, Any]:
     """Return the chat message that says the same. Raise Unreadable if the unit is no JSON object."""
     try:
-        return convert_message(_object.decode(raw))
+        return _convert(_object.decode(raw))
     except (ValueError, RecursionError):
-        lax = parse_lax(raw)
+        message = parse_lax(raw)
+    if message is None:
+        raise Unreadable("a message that is no JSON object")
     try:
-        if lax is not None:
-            return convert_message(lax)
+        return _convert(message)
     except RecursionError:
-        pass
-    raise Unreadable("a message that is no JSON object")
+        raise Unreadable("a message that is nested too deep") from None
 
 
-def convert_message(message: Block) -> dict[str, Any]:
+def _convert(message: Block) -> dict[str, Any]:
     role, blocks = message.get("role"), list_blocks(message.get("content"))
     if role == "user" and blocks and is_result(blocks[0]):
         content = list_blocks(blocks[0].get("content"))
@@ -128,30 +133,27 @@ def _read_nothing(block: Block) -> Sequence[Any]:
 
 
 def _read_image(block: Block) -> Sequence[Any]:
-    source = _read_source(block)
+    source = _as_object(block.get("source"))
     if source.get("type") == "file":
-        return (_write_file({"file_id": source.get("file_id")}),)
+        return ({"type": "file", "file": {"file_id": source.get("file_id")}},)
     return ({"type": "image_url", "image_url": {"url": _read_url(source)}},)
 
 
 def _read_document(block: Block) -> Sequence[Any]:
-    source = _read_source(block)
-    name = {"filename": title} if (title := block.get("title")) else {}
-    match source.get("type"):
-        case "text":
-            return _read_text({"text": source.get("data")})
-        case "content":
-            return tuple(_list_texts(list_blocks(source.get("content"))))
-        case "file":
-            return (_write_file({**name, "file_id": source.get("file_id")}),)
-        case "url":
-            return (_write_file({**name, "file_url": source.get("url")}),)
-        case _:
-            return (_write_file({**name, "file_data": _read_url(source)}),)
+    source, kind = _as_object(block.get("source")), _as_object(block.get("source")).get("type")
+    if kind in ("text", "content"):
+        return _read_texts({"content": source.get("data") or source.get("content")})
+    file = {"file_id": source.get("file_id"), "file_data": _read_url(source)}
+    if kind == "url":
+        file = {"file_url": source.get("url")}
+    named = {"filename": block.get("title"), **file}
+    return ({"type": "file", "file": {name: value for name, value in named.items() if value}},)
 
 
-def _read_search_result(block: Block) -> Sequence[Any]:
-    return tuple(_list_texts(list_blocks(block.get("content"))))
+def _read_texts(block: Block) -> Sequence[Any]:
+    """Return the texts of a block's content. It holds no other blocks that memory reads."""
+    blocks = list_blocks(block.get("content"))
+    return [part for inner in blocks if _type_of(inner) == "text" for part in _read_text(inner)]
 
 
 def _read_server_call(block: Block) -> Sequence[Any]:
@@ -162,31 +164,22 @@ BLOCK_READERS: dict[str, Callable[[Block], Sequence[Any]]] = {
     "text": _read_text,
     "image": _read_image,
     "document": _read_document,
-    "search_result": _read_search_result,
+    "search_result": _read_texts,
     "server_tool_use": _read_server_call,
     "mcp_tool_use": _read_server_call,
     **dict.fromkeys(("tool_use", "thinking", "redacted_thinking", "compaction"), _read_nothing),
 }
 
 
-def _read_source(block: Block) -> Block:
-    source = block.get("source")
-    return source if isinstance(source, dict) else {}
+def _as_object(value: Any) -> Block:
+    return value if isinstance(value, dict) else {}
 
 
 def _read_url(source: Block) -> str | None:
-    if source.get("type") != "base64":
-        url = source.get("url")
-        return url if isinstance(url, str) else None
-    return f"data:{source.get('media_type')};base64,{source.get('data')}"
-
-
-def _write_file(file: Block) -> Block:
-    return {"type": "file", "file": file}
-
-
-def _list_texts(blocks: Sequence[Any]) -> Iterator[Any]:
-    return (part for block in blocks if _type_of(block) == "text" for part in _read_text(block))
+    if source.get("type") == "base64":
+        return f"data:{source.get('media_type')};base64,{source.get('data')}"
+    url = source.get("url")
+    return url if isinstance(url, str) else None
 
 
 def _read_call(block: Block) -> Block:
