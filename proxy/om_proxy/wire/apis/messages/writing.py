@@ -1,0 +1,151 @@
+"""Write a chat message as a message of this API, for a prompt that needs what came by another one.
+
+No reasoning is written, and no empty text. A part that this API cannot take is a text that names it.
+"""
+
+from __future__ import annotations
+
+import binascii
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from om_proxy.wire.apis.chat.chat_message import ChatPart, view_parsed
+from om_proxy.wire.apis.json_text import parse_arguments, replace_lone_surrogates, write_ascii
+from om_proxy.wire.apis.messages.reading import list_blocks
+
+IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
+
+_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w=.+-]+)*;base64,")
+
+Block = Mapping[str, Any]
+
+
+class WrittenMessage(NamedTuple):
+    """A message without marks. `is_step`: whether its calls or its result are written as such."""
+
+    role: str
+    blocks: tuple[bytes, ...]  # none: nothing is left of the message
+    is_step: bool = False
+
+
+def write_chat_message(message: Block, *, has_tools: bool) -> WrittenMessage:
+    """Write the message. `has_tools`: whether the request offers tools; without any, servers refuse
+    calls and results, so these are written as texts."""
+    view = view_parsed(message)
+    role = "assistant" if view.role == "assistant" else "user"
+    is_result = view.role == "tool" and isinstance(view.answers, str)
+    blocks = [*write_content(view.content), *_write_texts(view.refusal)]
+    if is_result and has_tools:
+        blocks = [_write_result(str(view.answers), blocks)]
+    elif is_result:
+        blocks = [_write_text("[tool result]"), *blocks]
+    calls = _list_calls(view.tool_calls) if role == "assistant" else []
+    blocks += [_write_call(call) if has_tools else _write_call_text(call) for call in calls]
+    encoded = tuple(map(write_value, blocks))
+    return WrittenMessage(role, encoded, is_step=has_tools and (is_result or bool(calls)))
+
+
+def write_call_id(call_id: str) -> str:
+    """Return an id that this API takes: the same for a call and its result."""
+    if _CALL_ID.fullmatch(call_id):
+        return call_id
+    return hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+def write_value(value: Any) -> bytes:
+    """Write a value as JSON, with half characters replaced."""
+    try:
+        return msgspec.json.encode(value)
+    except ValueError:
+        encoded = write_ascii(value).encode()
+        return replace_lone_surrogates(encoded) or encoded
+
+
+def _write_text(text: str) -> Block:
+    return {"type": "text", "text": text}
+
+
+def _write_texts(text: Any) -> list[Block]:
+    return [_write_text(text)] if isinstance(text, str) and text.strip() else []
+
+
+def write_content(content: Any) -> list[Block]:
+    """Write the content of a chat message as blocks."""
+    return list(_list_written(content))
+
+
+def _list_written(content: Any) -> Iterator[Block]:
+    for part in list_blocks(content):
+        if isinstance(part, str):
+            yield from _write_texts(part)
+        elif isinstance(part, dict) and part.get("type") not in REASONING_TYPES:
+            yield from _write_part(part)
+
+
+def _write_part(part: Block) -> Sequence[Block]:
+    text = part.get("text", part.get("refusal"))
+    if isinstance(text, str):
+        return _write_texts(text)
+    rendered = ChatPart(part).render()
+    if isinstance(rendered, str):
+        return _write_texts(rendered)
+    source = _write_source(rendered.url, is_image=rendered.is_image)
+    if source is None:
+        return [_write_text(f"[file: {rendered.name or rendered.type_name}]")]
+    if rendered.is_image:
+        return [{"type": "image", "source": source}]
+    title = {"title": rendered.name} if rendered.name else {}
+    return [{"type": "document", "source": source, **title}]
+
+
+def _write_source(url: str, *, is_image: bool) -> Block | None:
+    """Return the source of an image or document; None for one that this API cannot take."""
+    head = _DATA_URL.match(url)
+    if head is None:
+        return {"type": "url", "url": url} if is_image and url.startswith("https://") else None
+    media_type, data = head[1].lower(), url[head.end() :]
+    if media_type in (IMAGE_TYPES if is_image else ("application/pdf",)):
+        return {"type": "base64", "media_type": media_type, "data": data}
+    if is_image or not media_type.startswith("text/"):
+        return None
+    try:
+        text = binascii.a2b_base64(data).decode()
+    except ValueError:
+        return None
+    return {"type": "text", "media_type": "text/plain", "data": text} if text.strip() else None
+
+
+def _list_calls(calls: Any) -> list[Block]:
+    """List the calls that have a function or a custom tool."""
+    found: list[Block] = []
+    for call in calls if isinstance(calls, list) else ():
+        called = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
+        if isinstance(called, dict):
+            text = called.get("arguments", called.get("input"))
+            found.append({"id": str(call.get("id")), "name": str(called.get("name")), "text": text})
+    return found
+
+
+def _write_call(call: Block) -> Block:
+    arguments = parse_arguments(call["text"])
+    return {
+        "type": "tool_use",
+        "id": write_call_id(call["id"]),
+        "name": call["name"],
+        "input": arguments if isinstance(arguments, dict) else {"input": arguments},
+    }
+
+
+def _write_call_text(call: Block) -> Block:
+    return _write_text(f"[tool call: {call['name']} {call['text'] or ''}]")
+
+
+def _write_result(answers: str, blocks: list[Block]) -> Block:
+    content = {"content": blocks} if blocks else {}
+    return {"type": "tool_result", "tool_use_id": write_call_id(answers), **content}
