@@ -1,4 +1,4 @@
-"""List the APIs that have memory. So far, chat is the only one.
+"""List the APIs that have memory. So far, chat is the only one that is served.
 
 No other module imports `wire/apis/<name>/`. For a second API, `Item` needs a field with the API's
 name beside the raw bytes, and the lookup is done here.
@@ -15,8 +15,9 @@ from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import Api
 from om_proxy.wire.apis.chat.chat_api import CHAT
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
+from om_proxy.wire.apis.messages.messages_api import MESSAGES
 
-__all__ = ["CHAT", "read_item", "read_usage", "view_message"]
+__all__ = ["CHAT", "MESSAGES", "read_item", "read_usage", "view_message"]
 
 STORED_API: Api = CHAT  # the API of all stored messages
 

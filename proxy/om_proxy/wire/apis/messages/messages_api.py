@@ -1,0 +1,47 @@
+"""Anthropic's Messages API, as the `Api` that every floor above reads (wire/apis/api.py). It offers
+no look-ups."""
+
+from __future__ import annotations
+
+from om_proxy.wire.apis.api import Api, RecallApi, Request
+from om_proxy.wire.apis.chat.chat_api import cut_beginning, read_beginning
+from om_proxy.wire.apis.chat.layout import drop_block_texts
+from om_proxy.wire.apis.messages import messages_request, reading
+from om_proxy.wire.apis.messages.layout import rewrite_body
+from om_proxy.wire.apis.messages.reply import MessagesReplyReader
+from om_proxy.wire.apis.messages.stream_end import TurnEndFinder
+from om_proxy.wire.apis.split import Split
+
+
+class MessagesApi:
+    """The functions of this room, under the names of `Api`."""
+
+    name = "messages"
+
+    @property
+    def recall(self) -> RecallApi | None:
+        return None
+
+    build_split = staticmethod(messages_request.build_split)
+    rewrite_body = staticmethod(rewrite_body)
+    has_replies = staticmethod(messages_request.has_replies)
+    has_pictures = staticmethod(messages_request.has_pictures)
+    read_item = staticmethod(reading.read_item)
+    view_message = staticmethod(reading.view_message)
+    asking_text = staticmethod(reading.asking_text)
+    cut_beginning = staticmethod(cut_beginning)
+    read_beginning = staticmethod(read_beginning)
+    drop_texts = staticmethod(drop_block_texts)
+    create_reply_reader = MessagesReplyReader
+    create_end_finder = TurnEndFinder
+
+    def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
+        return messages_request.parse_request(self, body, known_split)
+
+    @staticmethod
+    def write_plain_body(request: Request, body: bytes) -> bytes | None:
+        """Return None: all servers of this API take the same forms."""
+        return None
+
+
+MESSAGES: Api = MessagesApi()
