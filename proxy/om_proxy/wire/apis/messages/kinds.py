@@ -3,8 +3,7 @@ agent makes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
@@ -68,19 +67,14 @@ def _is_mark_early(sent: Units) -> bool:
             return False
         if read_element(raw).role == USER:
             earlier = find_elements_with(sent.elements, (MARK_WORD,))
-            return any(_has_mark(sent, index) for index in reversed(earlier) if index < element)
+            return any(any(list_marks(sent.elements[e])) for e in earlier if e < element)
     return False
 
 
-def _has_mark(sent: Units, element: int) -> bool:
-    return any(list_marks(sent.elements[element]))
-
-
 def _has_compaction(sent: Units) -> bool:
-    places = find_elements_with(sent.elements, (COMPACTION_WORD,))
-    return any(_holds_compaction(parse_lax(sent.elements[place]) or {}) for place in places)
-
-
-def _holds_compaction(message: Mapping[str, Any]) -> bool:
-    blocks = list_blocks(message.get("content"))
-    return any(isinstance(block, dict) and block.get("type") == COMPACTION for block in blocks)
+    for place in find_elements_with(sent.elements, (COMPACTION_WORD,)):
+        message = parse_lax(sent.elements[place]) or {}
+        blocks = list_blocks(message.get("content"))
+        if any(isinstance(block, dict) and block.get("type") == COMPACTION for block in blocks):
+            return True
+    return False

@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from om_proxy.memory.message_view import ToolCall
 from om_proxy.wire.apis.chat.chat_message import ChatPart, view_parsed
 from om_proxy.wire.apis.json_text import parse_arguments, replace_lone_surrogates, write_ascii
 from om_proxy.wire.apis.messages.reading import list_blocks
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
+WRITTEN_KINDS = ("function", "custom")  # results name no others
 REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
 
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -45,8 +47,8 @@ def write_chat_message(message: Block, *, has_tools: bool) -> WrittenMessage:
         blocks = [_write_result(str(view.answers), blocks)]
     elif is_result:
         blocks = [_write_text("[tool result]"), *blocks]
-    calls = _list_calls(view.tool_calls) if role == "assistant" else []
-    blocks += [_write_call(call) if has_tools else _write_call_text(call) for call in calls]
+    calls = [call for call in view.calls() if call.kind in WRITTEN_KINDS]
+    blocks += [_write_call(call, has_tools=has_tools) for call in calls]
     encoded = tuple(map(write_value, blocks))
     return WrittenMessage(role, encoded, is_step=has_tools and (is_result or bool(calls)))
 
@@ -121,29 +123,16 @@ def _write_source(url: str, *, is_image: bool) -> Block | None:
     return {"type": "text", "media_type": "text/plain", "data": text} if text.strip() else None
 
 
-def _list_calls(calls: Any) -> list[Block]:
-    """List the calls that have a function or a custom tool."""
-    found: list[Block] = []
-    for call in calls if isinstance(calls, list) else ():
-        called = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
-        if isinstance(called, dict):
-            text = called.get("arguments", called.get("input"))
-            found.append({"id": str(call.get("id")), "name": str(called.get("name")), "text": text})
-    return found
-
-
-def _write_call(call: Block) -> Block:
-    arguments = parse_arguments(call["text"])
+def _write_call(call: ToolCall, *, has_tools: bool) -> Block:
+    if not has_tools:
+        return _write_text(f"[tool call: {call.name} {call.arguments or ''}]")
+    arguments = parse_arguments(call.arguments)
     return {
         "type": "tool_use",
-        "id": write_call_id(call["id"]),
-        "name": call["name"],
+        "id": write_call_id(str(call.id)),
+        "name": str(call.name),
         "input": arguments if isinstance(arguments, dict) else {"input": arguments},
     }
-
-
-def _write_call_text(call: Block) -> Block:
-    return _write_text(f"[tool call: {call['name']} {call['text'] or ''}]")
 
 
 def _write_result(answers: str, blocks: list[Block]) -> Block:
