@@ -69,6 +69,11 @@ def test_state_comes_back() -> None:
         assert getattr(state, name) == getattr(source, field)
 
 
+def test_fields_with_their_defaults_take_no_bytes() -> None:
+    """A turn writes the whole state."""
+    assert len(encoding.encode_state(Memory(key=KEY), PLAIN)) < 80
+
+
 def test_no_field_of_a_memory_is_left_out() -> None:
     """The contract of every store keeps a memory of which each field has another value than its
     default: a line that is forgotten where a row is written or read is noticed."""

@@ -32,8 +32,9 @@ def refuse_value(exc: Exception) -> UnopenedText:
     return error
 
 
-class ThreadState(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a memory that no query searches: one JSON column, read and written whole."""
+class ThreadState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The parts of a memory that no query searches: one JSON column, read and written whole. Each turn
+    writes it: most fields have their defaults, and are not in it."""
 
     style: Style = "unknown"
     views: tuple[View, ...] = ()

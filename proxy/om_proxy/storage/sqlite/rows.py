@@ -8,7 +8,7 @@ from om_proxy.storage.sql.rows import RowEncoder
 # a thread that shares its log reads that of its resource
 INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, turn_at, live_count, generation, title, failures, parked,
     thread.id, coverage > 0, pending, model, state, CASE shared WHEN 1 THEN (
-        SELECT json_extract(CAST(state AS TEXT), '$.log_tokens') FROM thread AS shared_log
+        SELECT ifnull(json_extract(CAST(state AS TEXT), '$.log_tokens'), 0) FROM thread AS shared_log
         WHERE (shared_log.tenant, shared_log.resource, shared_log.thread) = (thread.tenant, thread.resource, '')) END, thread.key_id"""
 
 
