@@ -19,7 +19,21 @@ import pytest
 
 from tests.bench import beside
 from tests.bench.beside import CELLS, FEW, LONGER, ONCE, Step, busy, family, measured, plan, run
-from tests.bench.figures import ANY, CORE, CPU, EVENT, FIRST, P50, RATE, START, figures, medians
+from tests.bench.figures import (
+    ANY,
+    CORE,
+    CPU,
+    EVENT,
+    EVENT_OF_MANY,
+    FIRST,
+    LATE,
+    P50,
+    RATE,
+    START,
+    WORKER,
+    figures,
+    medians,
+)
 from tests.bench.table import GOALS, Goal, noise, number, table, trouble, verdict
 from tests.bench.table import beside as compared
 
@@ -98,6 +112,20 @@ def test_cpu_of_an_event_needs_the_request() -> None:
     assert EVENT.read(medians([row("om_raw", "sse1000:16")]), "om_raw", "sse1000:16") is None
 
 
+def test_many_streams() -> None:
+    """202 times 33 ms are 6.666 s; 750 streams of 7.5 s are 20 300 events a second."""
+    rows = [row("om_raw", "sse33000:750", p50=7_500_000, rps=100.0, cpu_us=5000.0)]
+    found = medians(rows)
+    assert LATE.read(found, "om_raw", "sse33000:750") == pytest.approx(12.5, rel=1e-2)
+    assert EVENT_OF_MANY.read(found, "om_raw", "sse33000:750") == pytest.approx(24.63, rel=1e-3)
+
+
+def test_memory_of_a_further_worker() -> None:
+    """What two of them have in common counts once."""
+    rows = [row(f"om_raw_workers{n}", "1k_n:1", idle_mb=100.0 + 20 * n) for n in (2, 3)]
+    assert WORKER.read(medians(rows), "om_raw", ANY) == 20.0
+
+
 def test_merged_events_are_no_figure() -> None:
     """Five events a read cost less than one by one: a starved machine would reach the goal."""
     starved = row("om_raw", "sse1000:16", bytes=80_000)
@@ -117,7 +145,8 @@ def test_merged_events_are_no_figure() -> None:
         ("1k_n:64", [RATE, CORE, CPU]),
         ("sse1000:1", [FIRST]),
         ("sse1000:16", [FIRST, EVENT]),
-        ("growpaced:1", [P50]),
+        ("sse33000:750", [LATE, EVENT_OF_MANY]),
+        ("growpaced:1", [FIRST, P50]),
     ],
 )
 def test_figures_of_a_cell(cell: str, kinds: Sequence[Any]) -> None:
@@ -284,20 +313,22 @@ def test_noise_of_one_round() -> None:
 
 def test_plan_goes_round_by_round() -> None:
     """Targets take turns; LiteLLM is measured once, longer and in fewer cells, and so is the cell
-    that takes longest."""
-    first, second = CELLS, ",".join(cell for cell in CELLS.split(",") if cell != ONCE)
+    that takes longest, alone."""
+    usual = ",".join(cell for cell in CELLS.split(",") if cell != ONCE)
     assert list(plan(["floor_aiohttp", "om_raw", "litellm"], None, 2, 0.5)) == [
-        Step(1, "floor_aiohttp", first, 0.5),
-        Step(1, "om_raw", first, 0.5),
+        Step(1, "floor_aiohttp", usual, 0.5),
+        Step(1, "floor_aiohttp", ONCE, 0.5),
+        Step(1, "om_raw", usual, 0.5),
+        Step(1, "om_raw", ONCE, 0.5),
         Step(1, "litellm", FEW, 0.5 * LONGER),
-        Step(2, "floor_aiohttp", second, 0.5),
-        Step(2, "om_raw", second, 0.5),
+        Step(2, "floor_aiohttp", usual, 0.5),
+        Step(2, "om_raw", usual, 0.5),
     ]
 
 
 def test_floor_closes_a_single_round() -> None:
     """One round measures the floor twice, or nobody could tell noise from news."""
-    assert [step.target for step in plan(["floor_aiohttp", "om_raw"], None, 1, 1)] == [
+    assert [step.target for step in plan(["floor_aiohttp", "om_raw"], "1k_n:1", 1, 1)] == [
         "floor_aiohttp",
         "om_raw",
         "floor_aiohttp",

@@ -32,12 +32,13 @@ REPLY = {"role": "assistant", "content": "Yes."}
         ("grow:16", Load("grow:16", None, 16, "growgen")),
         ("paced:1", Load("paced:1", "1k_n", 1, "play", 50_000, 50_000)),
         ("growpaced:5", Load("growpaced:5", None, 5, "play", 10_000, 50_000)),
-        ("sse1000:1", Load("sse1000:1", "sse1000", 1, "play", 50_000)),
-        ("sse10000:16", Load("sse10000:16", "sse10000", 16, "play", 31_250)),
+        ("sse1000:1", Load("sse1000:1", "sse1000", 1, "play", 50_000, 0, 0.125)),
+        ("sse10000:16", Load("sse10000:16", "sse10000", 16, "play", 31_250, 0, 1.25)),
+        ("sse33000:750", Load("sse33000:750", "sse33000", 750, "play", 1_333, 0, 16.5)),
     ],
 )
 def test_load_of_a_cell(cell: str, load: Load) -> None:
-    """Streams start within the length of one, evenly apart."""
+    """Streams start within the length of one, or a second, evenly apart; a cell holds whole ones."""
     assert read_cell(cell) == load
 
 
@@ -245,13 +246,17 @@ def test_commands_of_generators(tmp_path: Path) -> None:
         generate_with(bench, RUNNING, read_cell("1k_n:4"), 2.0, "t1")[-1]
         == "x-om-thread: bench-1k_n-####"
     )
+    portkey = replace(plain, target=replace(RUNNING.target, headers=("x-portkey-provider: o",)))
+    (tmp_path / "bodies" / "sse1000.json").write_bytes(b'{"user": "sse-delay-us-1000"}')
+    command = generate_with(bench, portkey, read_cell("sse33000:2"), 0.1, "t1")
+    assert b"sse-delay-us-33000" in Path(command[-1]).read_bytes()
     command = generate_with(bench, RUNNING, read_cell("paced:1"), 2.0, "t1")
     assert command[1:6] == ["9100", "1", "2.0", "50000", "50000"]
     assert b"x-om-thread: bench-paced-0000" in Path(command[-1]).read_bytes()
 
 
 def test_published_table() -> None:
-    """Every figure of docs/contributing/speed.md has its line; what was not measured is a dash."""
+    """Every figure of docs/speed.md has its line; what was not measured is a dash."""
     usual = {
         "n": 9,
         "errors": 0,
@@ -264,11 +269,13 @@ def test_published_table() -> None:
         "reads": 1,
     }
     rows = [
-        {**usual, "target": "om_raw", "cell": cell, "idle_mb": 61.0, "first_200_s": 0.5}
+        {**usual, "target": target, "cell": cell, "rps": rps, "idle_mb": 61.0, "first_200_s": 0.5}
         for cell in ("grow:1", "grow:16")
+        for target, rps in (("om_raw", 640.0), ("floor_aiohttp", 1280.0))
     ]
     lines = list(write_table(rows))
-    assert "| **real turns**, 16 at a time, turns/s | - | - | - | 640 | - | - |  |" in lines
-    assert any(line.endswith("| ≤ 0.6: raw reached, applied unknown |") for line in lines)
+    turns = "| **real turns**, 16 at once, requests/s, × floor (1280) | 1.00 | - | 0.500 | - | - | - | - |"
+    assert turns in lines
+    assert "| start to five answers, s | 0.500 | - | 0.500 | - | - | - | - |" in lines
     assert len({line.count("|") for line in lines}) == 1
-    assert {cell for _, cell, _ in LINES} - {""} <= set(beside.CELLS.split(","))
+    assert {cell for _, cell, *_ in LINES} - {""} <= set(beside.CELLS.split(","))

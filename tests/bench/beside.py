@@ -3,8 +3,8 @@ prints one table of what it found.
 
 Targets: nginx; floor_aiohttp and floor_httpx, which only forward; om_off (no thread, passed
 through), om_raw (memory on, history known, nothing rewritten), om_applied (every prompt rewritten);
-litellm. And direct: no proxy at all, which is what a request costs anyway. What the cells play:
-loads.py.
+litellm, portkey and headroom. And direct: no proxy at all, which is what a request costs anyway. What
+the cells play: loads.py.
 """
 
 from __future__ import annotations
@@ -25,22 +25,30 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench.figures import Row
-from tests.bench.servers import PORTS, family
-from tests.bench.table import FLOOR, LITELLM, noise, table, trouble
+from tests.bench.loads import MANY_STREAMS
+from tests.bench.servers import DISABLED, PORTS, WORKERS, family
+from tests.bench.table import FLOOR, LITELLM, PEERS, noise, table, trouble
 
-TARGETS = ("direct", "nginx", FLOOR, "floor_httpx", "om_off", "om_raw", "om_applied", LITELLM)
+TARGETS = ("direct", "nginx", FLOOR, "floor_httpx", "om_off", "om_raw", "om_applied", *PEERS)
+# not among the usual ones: only their memory and their start are of interest
+IDLE_TARGETS = (DISABLED, f"om_raw{WORKERS}2", f"om_raw{WORKERS}3")
 CELLS = (
     "1k_n:1,1k_n:16,1k_n:64,grow:1,grow:16,paced:1,growpaced:1,100k_n:1,100k_n:16,1m_n:1,1m_n:16,1m10k_n:1,"
-    "sse1000:1,sse1000:16,sse10000:1,sse10000:16"
+    f"sse1000:1,sse1000:16,{MANY_STREAMS}"
 )
-ONCE = "sse10000:16"  # to make its sixteen histories known takes 40 s
-# for LiteLLM: what it works off spoils the next cell
-FEW = "1k_n:1,1k_n:16,grow:1,grow:16,100k_n:1,1m_n:1,sse1000:1,sse1000:16"
+ONCE = MANY_STREAMS  # it takes 20 s
+# for peers: what they work off spoils the next cell
+FEW = "growpaced:1,1k_n:1,grow:1,1k_n:16,grow:16,100k_n:1,1m_n:1,sse1000:1,sse1000:16"
 RUN = Path(__file__).with_name("run.py")
-# times, for LiteLLM: at 0.2 s a request, many of a short cell are cut off at its end and it would
-# look slower than it is
+# times, for peers: at 0.2 s a request, many of a short cell are cut off at its end and it would look
+# slower than it is
 LONGER = 4
-COMMANDS = {"nginx": "nginx", LITELLM: os.environ.get("LITELLM", "litellm")}
+COMMANDS = {
+    "nginx": "nginx",
+    LITELLM: os.environ.get("LITELLM", "litellm"),
+    "portkey": os.environ.get("PORTKEY", "start-server.js"),
+    "headroom": os.environ.get("HEADROOM", "headroom"),
+}
 GRACE = 5.0  # seconds for the last run's servers to be gone
 NOTES = """
   grow, growpaced: real turns, each recognised, counted and committed. All other cells with memory repeat one body: retries.
@@ -66,14 +74,23 @@ def plan(targets: Sequence[str], cells: str | None, rounds: int, seconds: float)
     usual ones."""
     for number in range(1, rounds + 1):
         for target in targets:
-            if target != LITELLM:
-                yield Step(number, target, cells or usual(number), seconds)
-            elif number == 1:
-                yield Step(number, target, cells or FEW, seconds * LONGER)
+            if target not in PEERS:
+                yield from _split(Step(number, target, cells or usual(number), seconds))
+            elif cells or number == 1:
+                yield from _split(Step(number, target, cells or FEW, seconds * LONGER))
     if (
         rounds == 1 and FLOOR in targets and len(targets) > 1
     ):  # or nobody could tell noise from news
         yield Step(2, FLOOR, cells or usual(2), seconds)
+
+
+def _split(step: Step) -> Iterator[Step]:
+    """The cell of many streams stands alone: its model server sends longer ones."""
+    others = ",".join(cell for cell in step.cells.split(",") if cell != MANY_STREAMS)
+    if others:
+        yield step._replace(cells=others)
+    if others != step.cells:
+        yield step._replace(cells=MANY_STREAMS)
 
 
 def usual(number: int) -> str:
@@ -83,10 +100,8 @@ def usual(number: int) -> str:
 def present(targets: Sequence[str]) -> Iterator[str]:
     for target in targets:
         command = COMMANDS.get(target)
-        if command and not shutil.which(command):
-            print(
-                f"left out: {target}, for there is no {command} (LITELLM names LiteLLM's command)"
-            )
+        if command and not (shutil.which(command) or Path(command).is_file()):
+            print(f"left out: {target}, for there is no {command}")
         else:
             yield target
 
@@ -189,10 +204,9 @@ def arguments() -> argparse.Namespace:
         help="file for the rows, one JSON a line; default: in a temporary folder",
     )
     chosen = options.parse_args()
-    if unknown := set(chosen.targets) - set(TARGETS):
-        options.error(
-            f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(TARGETS)}"
-        )
+    known = (*TARGETS, *IDLE_TARGETS)
+    if unknown := set(chosen.targets) - set(known):
+        options.error(f"no such target: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     return chosen
 
 

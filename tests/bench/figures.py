@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
+from tests.bench.loads import EVENTS_OF_A_STREAM, EVENTS_OF_MANY, MANY_STREAMS
+from tests.bench.servers import WORKERS
+
 DIRECT = "direct"  # no proxy: the fake upstream itself
-EVENTS = 53  # of a stream: 50 tokens, the role before them, the stop and [DONE] behind
+EVENTS = EVENTS_OF_A_STREAM + 3  # of a stream: the role before, the stop and [DONE] behind
 MERGED = 225  # bytes a read, of which an event has about 175
 REQUEST = "1k_n:16"  # what a stream costs before its first event
 ANY = ""  # the cell of what is measured once a start
-LATENCIES, COSTS = ("rps", "p50", "ttfb50"), ("cpu_us", "stream_us", "idle_mb", "first_200_s")
+LATENCIES = ("rps", "p50", "ttfb50")
+COSTS = ("cpu_us", "stream_us", "idle_mb", "first_200_s")
 
 Row = Mapping[str, Any]  # one cell of one round, as run.py writes it
 Found = Mapping[tuple[str, str], Mapping[str, float]]  # target and cell → its fields' medians
@@ -88,12 +92,37 @@ def per_event(found: Found, target: str, cell: str) -> float | None:
     return None if stream is None or request is None else (stream - request) / EVENTS
 
 
+def per_event_of_many(found: Found, target: str, cell: str) -> float | None:
+    """CPU µs, with the streams' beginnings. Their events come merged on any machine."""
+    row = found.get((target, cell), {})
+    if not row.get("cpu_us"):
+        return None
+    events_per_s = int(cell.partition(":")[2]) * (EVENTS_OF_MANY + 3) / row["p50"] * 1e6
+    return row["cpu_us"] * row["rps"] / events_per_s
+
+
+def lateness(found: Found, target: str, cell: str) -> float | None:
+    """Percent by which one of many streams takes longer than its events do."""
+    length_us = (EVENTS_OF_MANY + 2) * int(cell.partition(":")[0].removeprefix("sse"))
+    p50 = found.get((target, cell), {}).get("p50")
+    return (p50 / length_us - 1) * 100 if p50 else None
+
+
+def worker_mb(found: Found, target: str, cell: str) -> float | None:
+    """The memory of a third worker."""
+    two, three = (found.get((f"{target}{WORKERS}{n}", cell), {}).get("idle_mb") for n in (2, 3))
+    return three - two if two and three else None
+
+
 P50 = Kind("p50, ms", _field("p50", 1e-3))
 RATE = Kind("requests/s", _field("rps"), adds=False)
 CORE = Kind("requests/s, full core", full_core, adds=False)
 CPU = Kind("CPU µs/request", _field("cpu_us"))
 FIRST = Kind("first byte, ms", _field("ttfb50", 1e-3))
 EVENT = Kind("CPU µs/event", per_event)
+LATE = Kind("late, %", lateness)
+EVENT_OF_MANY = Kind("CPU µs/event", per_event_of_many)
+WORKER = Kind("each further worker, MB", worker_mb)
 IDLE = Kind("idle, MB", _field("idle_mb"))
 START = Kind("start to 5 answers, s", _field("first_200_s"))
 
@@ -104,10 +133,12 @@ def figures(cells: Sequence[str]) -> Iterator[tuple[str, Kind]]:
     for cell in cells:
         alone = cell.endswith(":1")
         if cell.partition(":")[0].endswith("paced"):
-            kinds: tuple[Kind, ...] = (P50,)
+            kinds: tuple[Kind, ...] = (FIRST, P50)
+        elif cell == MANY_STREAMS:
+            kinds = (LATE, EVENT_OF_MANY)
         elif streams(cell):
             kinds = (FIRST,) if alone else (FIRST, EVENT)
         else:
             kinds = (P50, CPU) if alone else (RATE, CORE, CPU)
         yield from ((cell, kind) for kind in kinds)
-    yield from ((ANY, IDLE), (ANY, START))
+    yield from ((ANY, IDLE), (ANY, WORKER), (ANY, START))

@@ -7,7 +7,7 @@
 - `paced:1`, `growpaced:1`: the same two, but one request each 50 ms: caches are cold, and the work
   behind the reply is done.
 - `sse1000:16`: streams of 50 events, one each 1 000 µs, started one after the other so that they do
-  not queue (play.c).
+  not queue (play.c). `sse33000:750`: of 200, one each 33 ms, which are 23 000 events a second.
 """
 
 from __future__ import annotations
@@ -20,11 +20,21 @@ from typing import Any, Literal
 
 TURNS_OF_A_THREAD = 20
 PACE_US = 50_000
-EVENTS_OF_A_STREAM = 50
+MOST_TURNS_PER_S = 4_000  # that are not paced
+MANY_STREAMS = "sse33000:750"
+EVENTS_OF_A_STREAM, EVENTS_OF_MANY = 50, 200
+MOST_STAGGER_US = 1_000_000  # of all streams
+COUNTED_LENGTHS = 2.5  # of a stream: all that begin a length after the start have ended by then
+# as long as growgen.c has them, and not the same: one of the peers keeps replies
 SYSTEM = {
     "role": "system",
-    "content": "You are a helpful assistant. Answer briefly and with care; ask back where something is unclear, and never invent facts.",
+    "content": "You are a helpful assistant. Answer briefly and with care; ask back where something is "
+    "unclear, and never invent facts that the user has not told you about.",
 }
+SAID = (
+    "That is message number {} of thread {}: please tell me what I should look at next, given all that "
+    "we have discussed so far, and keep it short."
+)
 
 Generator = Literal["loadgen", "growgen", "play"]
 
@@ -40,10 +50,15 @@ class Load:
     generator: Generator
     stagger_us: int = 0
     every_us: int = 0
+    least_s: float = 0.0
 
     @property
     def plays_turns(self) -> bool:
         return self.body is None
+
+
+def count_events(cell: str) -> int:
+    return EVENTS_OF_MANY if cell == MANY_STREAMS else EVENTS_OF_A_STREAM
 
 
 def read_cell(cell: str) -> Load:
@@ -59,8 +74,10 @@ def read_cell(cell: str) -> Load:
     if name == "paced":
         return Load(cell, "1k_n", connections, "play", PACE_US // connections, PACE_US)
     if name.startswith("sse"):
-        length_us = EVENTS_OF_A_STREAM * int(name.removeprefix("sse"))
-        return Load(cell, name, connections, "play", length_us // connections)
+        length_us = count_events(cell) * int(name.removeprefix("sse"))
+        stagger_us = min(length_us, MOST_STAGGER_US) // connections
+        least_s = COUNTED_LENGTHS * length_us / 1e6
+        return Load(cell, name, connections, "play", stagger_us, 0, least_s)
     return Load(cell, name, connections, "loadgen")
 
 
@@ -75,7 +92,8 @@ def write_requests(
     """The file play.c reads. `reply`: what the model server always answers; `headers`: in each,
     #### becomes the thread's number."""
     if load.plays_turns:
-        many = math.ceil((1.2 * seconds + 1) * 1e6 / load.every_us)
+        per_s = 1e6 / load.every_us if load.every_us else MOST_TURNS_PER_S / load.connections
+        many = math.ceil((1.2 * seconds + 1) * per_s)
         found = list_turns(load.connections, many, port, reply, headers)
     else:
         found = (write_request(port, body, headers, number) for number in range(load.connections))
@@ -92,12 +110,7 @@ def list_turns(
             messages: list[Mapping[str, Any]] = [SYSTEM]
             for said in range(place + 1):
                 messages += [reply] if said else []
-                messages += [
-                    {
-                        "role": "user",
-                        "content": f"Message {said} of thread {thread}: what should I look at next, in short?",
-                    }
-                ]
+                messages += [{"role": "user", "content": SAID.format(said + 1, thread)}]
             body = json.dumps(
                 {"model": "gpt-4o", "stream": False, "messages": messages}, separators=(",", ":")
             ).encode()

@@ -1,6 +1,8 @@
 """How long a turn takes to open on a short thread and on a very long one: cold (first request after
 a start) and warm.
 
+With `--whole`, instead: what a turn costs in CPU whose client sends its whole history, all of it raw.
+
 Seeds a store with threads of each length (`--messages`), starts `om-proxy serve` on it, and lets a
 client that sends a window of its newest messages go on with each. Measured is the receipt's
 `x-om-overhead-ms`: the request read, the memory loaded, reconciled, the prompt assembled.
@@ -256,17 +258,53 @@ def overheads(port: int, length: int, number: int, turns: int) -> list[float]:
     return found
 
 
+def read_cpu_ms(pid: int) -> float:
+    """What all threads of a process have used."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks) / 1e6
+
+
+def measure_whole(served: ServedProxy, length: int, turns: int) -> float:
+    """CPU ms of a turn of a client that sends its whole history; the first request makes it known."""
+    connection = HTTPConnection("127.0.0.1", served.port, timeout=120)
+    history = b",".join(said(number) for number in range(1, length + 1))
+    used = []
+    for turn in range(turns + 1):
+        history += b',{"role":"user","content":"turn %d: go on"}' % turn
+        body = b'{"model":"m","messages":[%b]}' % history
+        before = read_cpu_ms(served.pid)
+        connection.request("POST", "/v1/chat/completions", body, headers(f"whole-{length}"))
+        answer = connection.getresponse()
+        history += b"," + json.dumps(json.loads(answer.read())["choices"][0]["message"]).encode()
+        assert answer.headers["x-om-status"] == "raw", dict(answer.headers)
+        used.append(read_cpu_ms(served.pid) - before)
+    return statistics.median(used[1:])
+
+
+def compare_whole(folder: Path, upstream: int, lengths: Sequence[int], turns: int) -> None:
+    settings = {"observation": {"message_tokens": 10**9, "buffer_tokens": False}}
+    with proxy(folder, upstream, settings) as served:
+        shortest = measure_whole(served, lengths[0], turns)
+        for length in lengths:
+            taken = measure_whole(served, length, turns) if length > lengths[0] else shortest
+            print(f"{length:>8} messages   {taken:6.2f} ms of CPU   {taken / shortest:.2f} times")
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument(
         "--messages", default="100,100000", help="lengths of thread, the shortest first"
     )
     options.add_argument("--threads", type=int, default=3, help="threads of each length")
+    options.add_argument("--whole", action="store_true", help="the client sends its whole history")
     options.add_argument("--turns", type=int, default=100, help="turns on each")
     chosen = options.parse_args()
     lengths = [int(n) for n in chosen.messages.split(",")]
     with tempfile.TemporaryDirectory(prefix="om-bench-") as name, model() as upstream:
         folder = Path(name)
+        if chosen.whole:
+            compare_whole(folder, upstream, lengths, chosen.turns)
+            return
         asyncio.run(seed(f"{folder}/om.db", lengths, chosen.threads))
         with proxy(folder, upstream) as (port, _):
             overheads(port, lengths[0], 0, 2)  # the first request of all loads the token ranks

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.loads import TURNS_OF_A_THREAD, Load, read_cell, write_requests
+from tests.bench.loads import TURNS_OF_A_THREAD, Load, count_events, read_cell, write_requests
 from tests.bench.servers import (
     BEFORE,
     LOAD_CORE,
@@ -67,7 +67,13 @@ class Bench:
         subprocess.run(make, check=True, stdout=subprocess.DEVNULL)
 
     def body_file(self, name: str) -> Path:
-        return self.folder / "bodies" / f"{name}.json"
+        """A stream's delay between events stands in its body, and is no part of the messages."""
+        file = self.folder / "bodies" / f"{name}.json"
+        if name.startswith("sse") and not file.exists():
+            body = file.with_name("sse1000.json").read_bytes()
+            delay = f"sse-delay-us-{name.removeprefix('sse')}".encode()
+            file.write_bytes(body.replace(b"sse-delay-us-1000", delay))
+        return file
 
 
 def measure_cell(
@@ -76,8 +82,10 @@ def measure_cell(
     """The cell's row; None where the generator gave no figure. `tag`: of turns, so that no run
     meets another one's threads."""
     target, name = running.target, load.cell.partition(":")[0]
-    if target.headers and load.body:
-        make_known(running, name, load.connections, bench.body_file(load.body).read_bytes())
+    seconds = max(seconds, load.least_s)
+    if target.has_threads and load.body:
+        body = bench.body_file("sse0" if load.body.startswith("sse") else load.body)
+        make_known(running, name, load.connections, body.read_bytes())
     command = generate_with(bench, running, load, seconds, tag)
     with watched(target.port, LOAD_CORE) if is_watched(target) else nullcontext():
         return _measure_load(running, load, seconds, command)
@@ -131,14 +139,16 @@ def generate_with(
     """The generator's command."""
     target, port, connections = running.target, str(running.target.port), str(load.connections)
     program = str(bench.folder / load.generator)
-    if load.generator == "growgen":
+    if load.generator == "growgen" and target.headers and not target.has_threads:
+        program = str(bench.folder / "play")  # growgen sends no such headers
+    elif load.generator == "growgen":
         return [
             program,
             port,
             connections,
             str(seconds),
             str(TURNS_OF_A_THREAD),
-            str(int(bool(target.headers))),
+            str(int(target.has_threads)),
             tag,
         ]
     headers = thread_headers(
@@ -179,8 +189,9 @@ def measure_all(
     out: Path,
     before: str | None,
 ) -> None:
+    events = count_events(cells[0].cell)  # of a stream, in all of the cells
     with (
-        serve_models(bench.shared, bench.folder) as upstream,
+        serve_models(bench.shared, bench.folder, events) as upstream,
         ExitStack() as stack,
         out.open("a") as file,
     ):

@@ -15,20 +15,28 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-UPSTREAM_PORT, OBSERVER_PORT, OM_PORT, FLOOR_PORT, BEFORE_PORT, NGINX_PORT, LITELLM_PORT = (
-    9000,
-    9001,
-    9100,
-    9110,
-    9120,
-    9170,
-    9180,
-)
-PORTS = (UPSTREAM_PORT, OBSERVER_PORT, OM_PORT, FLOOR_PORT, BEFORE_PORT, NGINX_PORT, LITELLM_PORT)
+from tests.bench.loads import EVENTS_OF_A_STREAM
+
+PORTS = (9000, 9001, 9100, 9110, 9120, 9170, 9180, 9190, 9200)
+(
+    UPSTREAM_PORT,
+    OBSERVER_PORT,
+    OM_PORT,
+    FLOOR_PORT,
+    BEFORE_PORT,
+    NGINX_PORT,
+    LITELLM_PORT,
+    HEADROOM_PORT,
+    PORTKEY_PORT,
+) = PORTS
+MODEL_SERVER = f"http://127.0.0.1:{UPSTREAM_PORT}"
 NEVER = 10**9  # tokens: no notes are ever due
 MEMORY_STATES = ("om_off", "om_raw", "om_applied")
+DISABLED = "om_disabled"  # `memory.enabled: false`
+WORKERS = "_workers"  # behind a state, with their number behind it
 RECALL = "_recall"  # behind a state: the tool for look-ups is on, and no model calls it
 AT_ONCE = 100  # tokens: every history of the cells is longer
+SETTLE_S = 2.0  # until the last worker is ready, too
 START_TIMEOUT_S = 180.0  # under callgrind, on a busy machine
 LOAD_CORE, TARGET_CORE = "0", "1"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -46,14 +54,18 @@ class Target:
     headers: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def has_threads(self) -> bool:
+        return any(header.startswith("x-om-thread") for header in self.headers)
+
 
 def describe_target(name: str, folder: Path, bench: Path, *, before: str | None = None) -> Target:
     """`before`: the om-proxy command of the other checkout. Raises ValueError for a name that is
     none."""
     state, mark, _ = name.partition(BEFORE)
     has_recall = state.endswith(RECALL)
-    state = state.removesuffix(RECALL)
-    if state in MEMORY_STATES:
+    state, _, workers = state.removesuffix(RECALL).partition(WORKERS)
+    if state in (*MEMORY_STATES, DISABLED):
         command, port = (
             (before or "", BEFORE_PORT)
             if mark
@@ -66,53 +78,59 @@ def describe_target(name: str, folder: Path, bench: Path, *, before: str | None 
                 port,
                 AT_ONCE if state == "om_applied" else NEVER,
                 has_recall=has_recall,
+                workers=int(workers or 1),
             )
         )
-        headers = () if state == "om_off" else ("x-om-thread: bench-####", "x-om-resource: bench")
-        return Target(name, (command, "serve", "--config", str(config)), port, headers)
-    if name == "direct":
-        return Target(name, None, UPSTREAM_PORT)
-    if name == "nginx":
-        config = folder / "nginx.conf"
-        config.write_text((bench / "nginx.conf.in").read_text().replace("@DIR@", str(folder)))
-        return Target(name, ("nginx", "-c", str(config)), NGINX_PORT)
-    if name in ("floor_aiohttp", "floor_httpx"):
-        python = os.environ.get("PY_FLOOR", sys.executable)
-        serve = (
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(FLOOR_PORT),
-            "--loop",
-            "uvloop",
-            "--http",
-            "httptools",
-        )
-        quiet = ("--no-access-log", "--log-level", "warning")
-        command = (python, "-m", "uvicorn", "floor:app", *serve, *quiet)
-        return Target(name, command, FLOOR_PORT, environment={"FLOOR": name.removeprefix("floor_")})
-    if name == "litellm":
-        litellm = os.environ.get("LITELLM", "litellm")
-        where = (
-            "--config",
-            str(bench / "litellm.yaml"),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(LITELLM_PORT),
-        )
-        return Target(name, (litellm, *where), LITELLM_PORT)
-    raise ValueError(f"no such target: {name}")
+        is_without = state in ("om_off", DISABLED)
+        headers = () if is_without else ("x-om-thread: bench-####", "x-om-resource: bench")
+        setting = {"OM_PROXY__MEMORY__ENABLED": str(state != DISABLED).lower()}
+        return Target(name, (command, "serve", "--config", str(config)), port, headers, setting)
+    return describe_other(name, folder, bench)
+
+
+def describe_other(name: str, folder: Path, bench: Path) -> Target:
+    """A target that is not ours. Raises ValueError for a name that is none."""
+    command: tuple[str, ...]
+    headers: tuple[str, ...] = ()
+    serve = ("--host", "127.0.0.1", "--port")
+    match name:
+        case "direct":
+            return Target(name, None, UPSTREAM_PORT)
+        case "nginx":
+            config = folder / "nginx.conf"
+            config.write_text((bench / "nginx.conf.in").read_text().replace("@DIR@", str(folder)))
+            port = NGINX_PORT
+            command = ("nginx", "-c", str(config))
+        case "floor_aiohttp" | "floor_httpx":
+            port = FLOOR_PORT
+            python = os.environ.get("PY_FLOOR", sys.executable)
+            command = (python, "-m", "uvicorn", "floor:app", *serve, str(port), "--loop", "uvloop")
+            command += ("--http", "httptools", "--no-access-log", "--log-level", "warning")
+        case "litellm":
+            port = LITELLM_PORT
+            config = bench / "litellm.yaml"
+            command = (os.environ.get("LITELLM", name), "--config", str(config), *serve, str(port))
+        case "headroom":  # its default answers 60 requests a minute
+            port = HEADROOM_PORT
+            command = (os.environ.get("HEADROOM", name), "proxy", *serve, str(port))
+            command += ("--no-rate-limit", "--openai-api-url", MODEL_SERVER)
+        case "portkey":
+            port = PORTKEY_PORT
+            command = ("node", os.environ.get("PORTKEY", ""), f"--port={port}", "--headless")
+            headers = ("x-portkey-provider: openai", f"x-portkey-custom-host: {MODEL_SERVER}/v1")
+        case _:
+            raise ValueError(f"no such target: {name}")
+    return Target(name, command, port, headers, {"FLOOR": name.removeprefix("floor_")})
 
 
 def configure_om(
-    database: Path, port: int, message_tokens: int, *, has_recall: bool = False
+    database: Path, port: int, message_tokens: int, *, has_recall: bool = False, workers: int = 1
 ) -> str:
     """JSON, which is YAML."""
     upstream = {
         "name": "fake",
         "match": ["*"],
-        "base_url": f"http://127.0.0.1:{UPSTREAM_PORT}/v1",
+        "base_url": f"{MODEL_SERVER}/v1",
         "layout": "blocks",
     }
     observation = {"message_tokens": message_tokens, "buffer_tokens": False}
@@ -123,7 +141,7 @@ def configure_om(
     }
     return json.dumps(
         {
-            "server": {"host": "127.0.0.1", "port": port},
+            "server": {"host": "127.0.0.1", "port": port, "workers": workers},
             "upstream": [upstream],
             "storage": {"url": f"sqlite:///{database}"},
             "memory": {**notes, "observation": observation, "retrieval": has_recall},
@@ -145,11 +163,11 @@ class Running:
 
 
 @contextmanager
-def serve_models(bench: Path, folder: Path) -> Iterator[int]:
+def serve_models(bench: Path, folder: Path, events: int = EVENTS_OF_A_STREAM) -> Iterator[int]:
     """The fake model server on the load's core, and the memory model; yields the first one's
     process id."""
     upstream = subprocess.Popen(
-        ["taskset", "-c", LOAD_CORE, folder / "upstream", f"{UPSTREAM_PORT}:50:0"]
+        ["taskset", "-c", LOAD_CORE, folder / "upstream", f"{UPSTREAM_PORT}:{events}:0"]
     )
     observer = subprocess.Popen([sys.executable, bench / "observer.py", str(OBSERVER_PORT)])
     try:
@@ -187,6 +205,8 @@ def serve_target(
             print(f"{target.name} never answered 200", flush=True)
         elif target.name.startswith("om_"):
             wait_ready(target.port, START_TIMEOUT_S)
+        if WORKERS in target.name:
+            time.sleep(SETTLE_S)
         yield (
             Running(target, process.pid, first, resident_mb(process.pid))
             if first is not None
@@ -203,7 +223,7 @@ def serve_target(
 
 
 _ENVIRONMENT = {
-    "UP": f"http://127.0.0.1:{UPSTREAM_PORT}",
+    "UP": MODEL_SERVER,
     "NO_PROXY": "*",
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_TELEMETRY": "False",
@@ -222,6 +242,7 @@ def make_known(running: Running, name: str, connections: int, body: bytes) -> No
             _numbered(thread_headers(running.target, name), number),
             body,
             START_TIMEOUT_S,
+            needed=2,
         )
     time.sleep(1)
 
@@ -235,8 +256,10 @@ def _numbered(headers: Sequence[str], number: int) -> list[str]:
     return [header.replace("####", f"{number:04}") for header in headers]
 
 
-def count_answers(port: int, headers: Sequence[str], body: bytes, limit_s: float) -> float | None:
-    """Seconds until five answers of 200; None where they did not come."""
+def count_answers(
+    port: int, headers: Sequence[str], body: bytes, limit_s: float, needed: int = 5
+) -> float | None:
+    """Seconds until so many answers of 200; None where they did not come."""
     begun, good = time.monotonic(), 0
     sent = {"content-type": "application/json", "authorization": "Bearer sk-bench"}
     sent |= dict(header.split(": ", 1) for header in headers)
@@ -250,7 +273,7 @@ def count_answers(port: int, headers: Sequence[str], body: bytes, limit_s: float
             good += answer.status == 200
         except OSError:
             time.sleep(0.05)
-        if good == 5:
+        if good == needed:
             return time.monotonic() - begun
     return None
 

@@ -27,6 +27,7 @@ from tests.bench.figures import (
 )
 
 FLOOR, LITELLM = "floor_aiohttp", "litellm"
+PEERS = (LITELLM, "portkey", "headroom")
 JUDGED = ("om_raw", "om_applied")  # memory on and history known, as the goals say
 
 VALUE, ABOVE_DIRECT, ABOVE_FLOOR, OF_FLOOR, OF_LITELLM = (
