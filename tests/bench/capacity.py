@@ -1,10 +1,11 @@
 """Measure a PostgreSQL that keeps very many threads: sizes, turns, claims, lists, forgetting, vacuum.
 
-    scripts/bench capacity [--threads 1000000] [--seconds 10]
+    scripts/bench capacity [--threads 200000] [--seconds 10]
 
-One thread is stored by the store itself; the others are copies of its rows, each with a name, a time
-and a tenant of its own. The server is that of `scripts/servers up`, or that of OM_TEST_POSTGRES_URL;
-a million threads take 9 GB there, so give it a disk (OM_SERVERS_FOLDER). Everything goes again.
+One thread of TURNS turns is stored by the store itself; the others are copies of its rows, each with a
+name, a time and a tenant of its own. The server is that of `scripts/servers up`, or that of
+OM_TEST_POSTGRES_URL; 200 000 threads take 5 GB there, so give it a disk (OM_SERVERS_FOLDER). Everything
+goes again.
 """
 
 from __future__ import annotations
@@ -24,14 +25,25 @@ import uvloop
 from msgspec.structs import replace
 
 from om_proxy.common.errors import Conflict
-from om_proxy.memory.model import Key, Memory, Message, extend_chain
+from om_proxy.memory.ledger import Account, PromptMark, ThreadLedger
+from om_proxy.memory.lifecycle import transitions
+from om_proxy.memory.model import (
+    MAX_VIEWS,
+    Key,
+    Memory,
+    Message,
+    Observation,
+    extend_chain,
+    sum_framed_tokens,
+)
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.values.listing import ThreadSelection
 from tests.bench.stores import read_server
-from tests.storage.memory_builder import MemoryBuilder, item
+from tests.memory.clients import Thread, raw
+from tests.storage.memory_builder import item
 from tests.support.postgres_server import find_postgres_url, list_columns, own_schema
 
-MESSAGES, COVERED = 8, 4
+TURNS, COVERED = 15, 20
 MESSAGE_CHARS, NOTE_CHARS = 500, 1_500
 TENANTS, THREADS_PER_RESOURCE = 1_000, 10
 DUE_EVERY = 50  # threads
@@ -41,8 +53,11 @@ SAMPLES = 1_000
 CONNECTIONS, AT_ONCE = 10, 64
 CLAIMED = 16  # as a process with the default concurrency claims
 PAGE = 100
+STATISTICS_S = 11.0  # until an idle process of the server has added up what it did
 TEMPLATE = Key("template", "resource", "thread")
 MEASURED_TABLES = ("thread", "message", "observation", "entry")
+SELECT_UPDATES = """SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables
+    WHERE schemaname = $1 AND relname = 'thread'"""
 # of the rows that are copied: what differs, `n` counts the copies
 OWN_VALUES = {
     "thread": {
@@ -94,6 +109,12 @@ class Server:
     async def look(self) -> tuple[int, float]:
         return await read_server(self._connection)
 
+    async def read_updates(self) -> tuple[int, int]:
+        """Return how often rows of `thread` were updated, and how often in their page."""
+        await asyncio.sleep(STATISTICS_S)
+        [found] = await self._connection.fetch(SELECT_UPDATES, self.schema)
+        return tuple(found)
+
 
 def make_text(chars: int, dice: random.Random) -> str:
     """Return words that do not repeat, so that nothing is saved by compression."""
@@ -111,14 +132,30 @@ def name_thread(n: int) -> Key:
 
 
 async def store_template(store: PostgresStore) -> None:
-    dice = random.Random(1)
-    thread = MemoryBuilder(TEMPLATE)
-    for number in range(MESSAGES):
-        role = "assistant" if number % 2 else "user"
-        thread.say(item(make_text(MESSAGE_CHARS, dice), role))
-    before = await store.commit(Memory(key=TEMPLATE), thread.memory())
-    thread.chunk(COVERED, make_text(NOTE_CHARS, dice)).activate(1)
-    await store.commit(before, thread.memory(before.version, before.row_id))
+    """Store a thread as TURNS turns of a client leave it that sends its whole history."""
+    dice, played, sent = random.Random(1), Thread(), list[bytes]()
+    for _ in range(TURNS):
+        said, answer = (raw(role, make_text(MESSAGE_CHARS, dice)) for role in ("user", "assistant"))
+        played.turn([*sent, said], answer)
+        sent += [said, answer]
+    mark = PromptMark(played.now, 1_000, 1_000, (0.0,) * 4, 1_000, 1_000, (250, 250))
+    ledger = ThreadLedger(full=Account(*[100_000] * 17), mark=mark)
+    memory = replace(played.memory, key=TEMPLATE, version=0, ledger=ledger, model="gpt-4o")
+    before = await store.commit(Memory(key=TEMPLATE), memory)
+    end = memory.tail[COVERED - 1]
+    note = Observation(
+        id=0,
+        after=0,
+        last=end.seq,
+        chain=end.chain,
+        text=make_text(NOTE_CHARS, dice),
+        tokens=NOTE_CHARS // 4,
+        source_tokens=sum_framed_tokens(memory.tail[:COVERED]),
+        at=played.now,
+    )
+    with_chunk = transitions.add_chunk(before, note)
+    chunks = [chunk.id for chunk in with_chunk.chunks]
+    await store.commit(before, transitions.activate_chunks(with_chunk, chunks, played.now))
 
 
 async def copy_threads(server: Server, count: int) -> None:
@@ -166,13 +203,20 @@ def make_figure(name: str, taken: list[float], note: str = "") -> Figure:
 
 
 def add_turn(memory: Memory) -> Memory:
-    """Return the memory with a question and its answer more."""
+    """Return the memory with a question and its answer more, and the request among its views."""
     tail, chain, now = [*memory.tail], memory.chain, time.time()
     for seq, role in enumerate(("user", "assistant"), memory.next_seq):
         said_now = item(f"{memory.version} {TURN_TEXT}", role)
         chain = extend_chain(chain, said_now.fp)
         tail.append(Message(seq, said_now, chain, 250, now))
-    return replace(memory, tail=tuple(tail), next_seq=memory.next_seq + 2, turn_at=now)
+    views = [
+        replace(view, count=view.count + 2, digest=random.randbytes(32), chain=chain, asked_at=now)
+        for view in memory.views[-1:]
+    ]
+    views = [*memory.views, *views][-MAX_VIEWS:]
+    return replace(
+        memory, tail=tuple(tail), next_seq=memory.next_seq + 2, turn_at=now, views=tuple(views)
+    )
 
 
 async def commit_turn(store: PostgresStore, memory: Memory) -> Memory:
@@ -200,10 +244,12 @@ async def measure_turns(
     ]
     await server.run("CHECKPOINT")
     for when in ("the first after a checkpoint", "again"):
-        lsn, cpu_s = await server.look()
+        (updated, hot), (lsn, cpu_s) = await server.read_updates(), await server.look()
         figure = await measure(f"commit a turn, {when}", commit, numbers)
         later_lsn, later_cpu_s = await server.look()
+        later_updated, later_hot = await server.read_updates()
         note = (
+            f"{(later_hot - hot) / (later_updated - updated):.0%} left their row in its page, "
             f"{(later_lsn - lsn) / len(numbers) / 1e3:.1f} KB of WAL, "
             f"{(later_cpu_s - cpu_s) / len(numbers) * 1e3:.2f} ms of the server's CPU"
         )
@@ -347,7 +393,7 @@ def said(what: str) -> Iterator[None]:
 
 def main() -> None:
     asked = argparse.ArgumentParser(prog="scripts/bench capacity", description=__doc__)
-    asked.add_argument("--threads", type=int, default=1_000_000)
+    asked.add_argument("--threads", type=int, default=200_000)
     asked.add_argument("--seconds", type=float, default=10.0)
     given = asked.parse_args()
     url = find_postgres_url()

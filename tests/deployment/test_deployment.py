@@ -16,7 +16,6 @@ from jsonschema import Draft202012Validator
 
 from om_proxy.cli.entry import build_parser
 from om_proxy.common.errors import ConfigError
-from om_proxy.observability.figures.metrics import METRICS_BY_NAME
 from om_proxy.settings.config import Settings, list_warnings, parse
 from om_proxy.wire.server.graceful_server import STOP_TIMES
 from tests.deployment.vendoring import FOLDER, KINDS
@@ -251,8 +250,9 @@ def test_manifests_name_each_other() -> None:
     assert scaler["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert scaler["minReplicas"] == deployment["spec"]["replicas"]
     (metric,) = scaler["metrics"]
-    assert metric["pods"]["metric"]["name"] in METRICS_BY_NAME
-    assert int(metric["pods"]["target"]["averageValue"]) < 0.8 * Settings().limits.in_flight
+    assert metric["resource"]["name"] == "cpu"
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert container["resources"]["requests"]["cpu"] == "1", "a process runs on one core"
 
 
 def test_commands_of_the_manifests() -> None:
