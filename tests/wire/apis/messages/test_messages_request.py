@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.transcript import sent_history
 from om_proxy.memory.transcript.sent_history import recognise
 from om_proxy.wire.apis import split
 from om_proxy.wire.apis.api import Request, Unreadable
 from om_proxy.wire.apis.messages.messages_api import MESSAGES
 from om_proxy.wire.apis.messages.messages_request import get_units
+from om_proxy.wire.apis.messages.prompt_messages import BrokenPrompt
 from om_proxy.wire.apis.split import SlicedMessages, Split
 
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -61,6 +63,17 @@ def keep(request: Request) -> Split | None:
     return MESSAGES.build_split(request, recognise((), request.messages).digests, 7)
 
 
+def rewrite(request: Request) -> bytes | None:
+    """Write the request with its newest unit alone; None where that would break a step."""
+    last = len(request.messages) - 1
+    item = MESSAGES.read_item(request.messages[last], b"k")
+    piece = Piece(item.raw, item.role, item.calls, item.answers, 1, 1, last)
+    try:
+        return MESSAGES.rewrite_body(request, "B", "H", [piece], "blocks")
+    except BrokenPrompt:
+        return None
+
+
 @given(st.lists(ELEMENTS, min_size=5, max_size=14), st.lists(ELEMENTS, max_size=4))
 def test_behind_what_is_known_a_request_is_the_same(known: list[Any], more: list[Any]) -> None:
     kept = keep(MESSAGES.parse_request(write(known)))
@@ -69,6 +82,7 @@ def test_behind_what_is_known_a_request_is_the_same(known: list[Any], more: list
     assert list(fast.messages) == list(slow.messages)
     assert (fast.model, fast.stream, fast.instructions) == ("m", True, slow.instructions)
     assert recognise((), fast.messages).digest == recognise((), slow.messages).digest
+    assert rewrite(fast) == rewrite(slow)
 
 
 def test_a_known_history_is_not_parsed() -> None:
