@@ -19,6 +19,7 @@ from om_proxy.wire.apis.units import (
     Units,
     build_units_split,
     find_elements_with,
+    join_marked,
     join_starts,
 )
 
@@ -46,6 +47,10 @@ def find_starts(elements: Sequence[Element]) -> array[int]:
     return starts
 
 
+def find_marked(elements: Sequence[Element]) -> array[int]:
+    return array("L", [index for index, element in enumerate(elements) if "b" in element])
+
+
 def read_unit(raws: Sequence[bytes], part: int) -> bytes:
     first = json.loads(raws[0])
     said = [first[part]] if isinstance(first, list) else [json.loads(raw) for raw in raws]
@@ -61,14 +66,16 @@ def read(body: bytes, known: Split | None = None) -> Units:
     taken = known.take_out_of(body) if known else None
     if known is None or taken is None:
         whole = json.loads(body)["messages"]
-        return Units([json.dumps(e).encode() for e in whole], find_starts(whole), read_unit)
+        raws = tuple(json.dumps(e).encode() for e in whole)
+        return Units(raws, find_starts(whole), read_unit, find_marked(whole))
     start, frame = taken
     new = json.loads(frame)["messages"]
     placeholder = new.pop(0)
     assert json.dumps(placeholder).encode() == KNOWN_PREFIX_PLACEHOLDER
     raws = tuple(json.dumps(e).encode() for e in new)
     elements = SlicedMessages(body, start, known, raws)
-    return Units(elements, join_starts(known, find_starts(new)), read_unit)
+    marked = join_marked(known, find_marked(new))
+    return Units(elements, join_starts(known, find_starts(new)), read_unit, marked)
 
 
 def keep(body: bytes, units: Units) -> tuple[Digests, Split | None]:
@@ -107,6 +114,7 @@ def test_what_is_known_changes_nothing(elements: list[Element], more: list[Eleme
     digests, known = keep(body, read(body))
     grown = read(longer, known)
     assert list(grown) == write_units([*elements, *more])
+    assert grown.marked == find_marked([*elements, *more])
     assert recognise((), grown).digest == recognise((), read(longer)).digest
     assert grown.digests.count == digests.count
     _, again = keep(longer, grown)

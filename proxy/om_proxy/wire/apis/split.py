@@ -57,10 +57,12 @@ class Split(Struct, frozen=True):
     running_hash: xxh3_128  # of the text from the first to the last; never updated in place
     digests: Digests  # of the messages themselves, as far as views know them
     starts: array[int] = array("L")  # the message in which each unit begins; empty: its number
+    marked: array[int] = array("L")  # the messages that the API looks for in each request
 
     @property
     def size(self) -> int:
-        offsets = len(self.ends) * self.ends.itemsize + len(self.starts) * self.starts.itemsize
+        places = len(self.starts) + len(self.marked)
+        offsets = len(self.ends) * self.ends.itemsize + places * self.starts.itemsize
         return offsets + len(self.gap) + SPLIT_OVERHEAD_BYTES
 
     def take_out_of(self, body: bytes) -> tuple[int, bytes] | None:

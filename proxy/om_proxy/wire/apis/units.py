@@ -19,16 +19,26 @@ from om_proxy.wire.apis.split import SlicedMessages, Split, build_split
 # reads one unit out of its elements; the number: of the unit among those of its element
 ReadUnit = Callable[[Sequence[bytes], int], bytes]
 
+NONE_MARKED: array[int] = array("L")
+
 
 class Units(HashedMessages):
     """The units of a request. `elements`: raw, without instructions. `starts`: the element in which
-    each unit begins. A unit is read when it is asked for."""
+    each unit begins. `marked`: the elements that the API looks for in each request, so that no
+    known one is searched again. A unit is read when it is asked for."""
 
-    __slots__ = ("_read_unit", "_units", "elements", "starts")
+    __slots__ = ("_read_unit", "_units", "elements", "marked", "starts")
 
-    def __init__(self, elements: Sequence[bytes], starts: array[int], read_unit: ReadUnit) -> None:
+    def __init__(
+        self,
+        elements: Sequence[bytes],
+        starts: array[int],
+        read_unit: ReadUnit,
+        marked: array[int] = NONE_MARKED,
+    ) -> None:
         self.elements = elements
         self.starts = starts
+        self.marked = marked
         self._read_unit = read_unit
         self._units: dict[int, bytes] = {}
 
@@ -96,14 +106,25 @@ def build_units_split(
     built = build_split(
         body, instructions, units.elements, digests, seed, array_name=array_name, count=count
     )
-    return replace(built, starts=units.starts[:covered]) if built else None
+    if built is None:
+        return None
+    marked = units.marked[: bisect_left(units.marked, count)]
+    return replace(built, starts=units.starts[:covered], marked=marked)
 
 
 def join_starts(known: Split, new: array[int]) -> array[int]:
     """Return the starts of the known units and of those behind them. `new`: counted from the first
     element that is not known."""
-    known_elements = len(known.ends)
-    return known.starts + array("L", [known_elements + start for start in new])
+    return known.starts + _move(new, len(known.ends))
+
+
+def join_marked(known: Split, new: array[int]) -> array[int]:
+    """Return the marked elements, as `join_starts` does."""
+    return known.marked + _move(new, len(known.ends))
+
+
+def _move(places: array[int], by: int) -> array[int]:
+    return array("L", [by + place for place in places])
 
 
 def find_elements_with(elements: Sequence[bytes], words: Sequence[bytes]) -> list[int]:
