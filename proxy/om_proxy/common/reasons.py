@@ -30,6 +30,7 @@ class Reason(StrEnum):
     UNREADABLE = "unreadable"
     NO_MESSAGES = "no-messages"
     SERVER_STATE = "server-state"
+    BACKGROUND = "background"
     COMPACTION = "compaction"
     CODING_AGENT = "coding-agent"
     WRITE_ONLY = "write-only"

@@ -178,6 +178,11 @@ REASON_ROWS = (
         Status.OFF,
     ),
     _create_reason_row(
+        [Reason.BACKGROUND],
+        "`background: true`: the reply comes by another request. The bytes passed through",
+        Status.OFF,
+    ),
+    _create_reason_row(
         [Reason.COMPACTION],
         "The request asks the model server to shorten the conversation (`off`), or holds what that "
         "made (`raw`)",

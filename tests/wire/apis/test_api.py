@@ -10,7 +10,7 @@ import pytest
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Api, Reply, Unreadable
-from om_proxy.wire.apis.registry import CHAT, MESSAGES
+from om_proxy.wire.apis.registry import CHAT, MESSAGES, RESPONSES
 
 KEY = b"k" * 32
 
@@ -44,9 +44,22 @@ MESSAGES_SAMPLE = Sample(
     b'"content_block":{"type":"text","text":"yes"}}\n\n' + MESSAGES_END,
     MESSAGES_END,
 )
+RESPONSES_END = (
+    b'event: response.completed\ndata: {"type":"response.completed","response":{"output":[]}}\n\n'
+)
+RESPONSES_SAMPLE = Sample(
+    RESPONSES,
+    b'{"model": "m", "input": [{"role":"system","content":"be kind"},'
+    b'{"role": "user", "content":"caf\xc3\xa9", "x":[1, 2.50]}], "stream": true, "seed": 1E2}',
+    b'event: response.output_item.done\ndata: {"type":"response.output_item.done","output_index":0,'
+    b'"item":{"type":"message","role":"assistant","content":[{"type":"output_text","text":"yes"}]}}'
+    b"\n\n" + RESPONSES_END,
+    RESPONSES_END,
+)
 SAMPLES = [
     pytest.param(CHAT_SAMPLE, id="chat"),
     pytest.param(MESSAGES_SAMPLE, id="messages"),
+    pytest.param(RESPONSES_SAMPLE, id="responses"),
 ]
 
 

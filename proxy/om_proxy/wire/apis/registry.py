@@ -16,8 +16,9 @@ from om_proxy.wire.apis.api import Api
 from om_proxy.wire.apis.chat.chat_api import CHAT
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
 from om_proxy.wire.apis.messages.messages_api import MESSAGES
+from om_proxy.wire.apis.responses.responses_api import RESPONSES
 
-__all__ = ["CHAT", "MESSAGES", "read_item", "read_usage", "view_message"]
+__all__ = ["CHAT", "MESSAGES", "RESPONSES", "read_item", "read_usage", "view_message"]
 
 STORED_API: Api = CHAT  # the API of all stored messages
 

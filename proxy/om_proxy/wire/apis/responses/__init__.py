@@ -1,0 +1,1 @@
+"""OpenAI's responses: everything that knows their words."""

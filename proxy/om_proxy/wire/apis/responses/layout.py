@@ -1,0 +1,99 @@
+"""Put memory's texts into the `input`, or at the end of the instructions.
+
+The order is: what leads, kept items, the block, the hint, loaded tools, the tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.tail import Piece
+from om_proxy.wire.apis.api import Request
+from om_proxy.wire.apis.chat.layout import (
+    JSON_EMPTY_LINE,
+    add_text,
+    write_json_text,
+    write_message,
+)
+from om_proxy.wire.apis.request_members import join_list, replace_members, split_members
+from om_proxy.wire.apis.responses.items import is_no_unit, read_head, write_text_item
+from om_proxy.wire.apis.responses.kept import list_items, list_kept, list_loaded
+from om_proxy.wire.apis.responses.request import InputUnits, is_text, read_units
+from om_proxy.wire.apis.responses.writing import write_stored
+
+
+def rewrite_body(
+    request: Request, block: str, hint: str, tail: Sequence[Piece], layout: Layout
+) -> bytes:
+    """Return the request's body with memory's texts, and this tail in place of its units. Every
+    other byte stays."""
+    units = read_units(request)
+    sent = {piece.index for piece in tail if piece.sent}
+    shown = _write_tail(units, tail)
+    block_json, hint_json = write_json_text(block), write_json_text(hint)
+    starts_midway = bool(tail) and tail[0].role == "assistant"
+    if layout != "blocks" and not (layout == "merged" and starts_midway):
+        block_json, hint_json = _join_texts(block_json, hint_json), b""
+    instructions, leading, blocks = _place_block(request, units, block_json, layout)
+    items = (
+        *leading,
+        *list_kept(units, sent),
+        *blocks,
+        *([write_message("user", hint_json)] if hint_json else ()),
+        *list_loaded(units, sent),
+        *shown,
+    )
+    stays_text = units.text is not None and list(items) == [write_text_item(units.text)]
+    written = units.text if stays_text else join_list(items)
+    added = {"instructions": instructions} if instructions else {}
+    return replace_members(request, {"input": written, **added})
+
+
+def _place_block(
+    request: Request, units: InputUnits, block_json: bytes, layout: Layout
+) -> tuple[bytes | None, Sequence[bytes], Sequence[bytes]]:
+    """Return the new member `instructions`, if it changes; the items that lead; and an item with
+    the block, if it is one."""
+    leading = units.leading
+    if not block_json:
+        return None, leading, ()
+    if layout == "merged":
+        member = bytes(split_members(request).get("instructions", b"null"))
+        if is_text(member):
+            return member[:-1] + JSON_EMPTY_LINE + block_json + b'"', leading, ()
+        if extended := _extend_leading(leading, block_json):
+            return None, extended, ()
+        if member in (b"null", b'""') and not request.instructions:
+            return b'"' + block_json + b'"', leading, ()
+    roles = [read_head(raw).role for raw in leading if not is_no_unit(raw)]
+    role = "user" if layout == "user" else (roles[-1] if roles else None) or "developer"
+    return None, leading, (write_message(role, block_json),)
+
+
+def _extend_leading(leading: Sequence[bytes], block_json: bytes) -> Sequence[bytes] | None:
+    """Return the items that lead, with the block at the end of the last instruction. None: there is
+    none with a content that takes it."""
+    for place in reversed(range(len(leading))):
+        if not is_no_unit(leading[place]):
+            part_type = b"input_text"
+            item = add_text(leading[place], block_json, at_end=True, part_type=part_type)
+            return (*leading[:place], item, *leading[place + 1 :]) if item else None
+    return None
+
+
+def _write_tail(units: InputUnits, tail: Sequence[Piece]) -> list[bytes]:
+    """Return the items of the tail: the client's own as it sent them, the others from the store."""
+    items: list[bytes] = []
+    for piece in tail:
+        if not piece.sent:
+            items += write_stored(piece.raw)
+        elif units.text is not None:
+            items.append(write_text_item(units.text))
+        else:
+            items += list_items(units, piece.index)
+    return items
+
+
+def _join_texts(block_json: bytes, hint_json: bytes) -> bytes:
+    return JSON_EMPTY_LINE.join(filter(None, (block_json, hint_json)))

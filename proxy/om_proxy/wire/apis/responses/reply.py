@@ -1,0 +1,188 @@
+"""Read a response, streamed or not: from its bytes to the stored bytes of its unit.
+
+The reader gets a copy, so no function here may fail: it skips what it does not understand, and
+`complete` stays False. Its work is bounded as that of chat's reader
+(wire/apis/chat/reply.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from om_proxy.memory.token_prices import Usage
+from om_proxy.wire.apis.api import Reply, ReplyReader
+from om_proxy.wire.apis.chat.deltas import CALL_VALUES, JsonValueBudget, ReplyTooLarge
+from om_proxy.wire.apis.chat.reply import ChatReplyReader
+from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
+from om_proxy.wire.apis.json_text import decode_or_none, is_too_large
+from om_proxy.wire.apis.responses.items import read_unit
+from om_proxy.wire.apis.sse import Event, EventDecoder
+
+ITEM_DONE = "response.output_item.done"
+FAILED_TYPES = ("response.failed", "error")
+LAST_TYPES = ("response.completed", "response.incomplete", "response.failed")
+COMPLETE_STATUSES = ("completed", "incomplete")
+_READ_TYPES = frozenset((ITEM_DONE, *LAST_TYPES, "error"))
+# the type of an event without an `event:` line, which most servers write first
+_FIRST_TYPE = re.compile(rb'\s*\{\s*"type"\s*:\s*"([\w.]+)"')
+_NULL = Raw(b"null")
+
+
+class _Response(msgspec.Struct):
+    """A response whose members stay raw until their length is known."""
+
+    output: Raw = _NULL
+    status: str | None = None
+    usage: Raw = _NULL
+    error: Raw = _NULL
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+    output_index: int | None = None
+    item: Raw = _NULL
+    response: _Response | None = None
+
+
+_response = msgspec.json.Decoder(_Response)
+_event = msgspec.json.Decoder(_Event)
+_list = msgspec.json.Decoder(list[Raw])
+_object = msgspec.json.Decoder(dict[str, Any])
+
+
+class ResponseReader(ChatReplyReader):
+    """A reader that decides by the first byte whether a reply is a stream of events or one JSON
+    object."""
+
+    def _read_stream(self) -> ReplyReader:
+        return _StreamedReply()
+
+    def _read_whole(self) -> ReplyReader:
+        return _WholeReply()
+
+
+class _WholeReply:
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def feed(self, data: bytes) -> None:
+        self._parts.append(data)
+
+    def finish(self) -> Reply:
+        body = b"".join(self._parts)
+        response: _Response | None = None if is_too_large(body) else decode_or_none(_response, body)
+        if response is None:
+            return Reply()
+        has_error = response.status == "failed" or _is_error(response.error)
+        return Reply(
+            message=_write_unit(dict(enumerate(_list_items(response)))),
+            complete=not has_error and response.status in COMPLETE_STATUSES,
+            finish_reason=response.status,
+            usage=read_usage(response.usage),
+            error=has_error,
+        )
+
+
+class _StreamedReply:
+    """A streamed reply. Its items are those that are done."""
+
+    def __init__(self) -> None:
+        self._decoder = EventDecoder()
+        self._budget = JsonValueBudget()
+        self._items: dict[int, bytes] = {}
+        self._last = _Response()
+        self._status: str | None = None
+        self._is_done = False  # events after the end belong to no reply
+        self._has_error = False
+        self._is_given_up = False
+
+    def feed(self, data: bytes) -> None:
+        if self._is_given_up:
+            return
+        try:
+            for event in self._decoder.feed(data):
+                if not self._is_done:
+                    self._add_event(event)
+        except ReplyTooLarge:
+            self._is_given_up = True
+            self._decoder = EventDecoder()
+            self._items.clear()
+
+    def finish(self) -> Reply:
+        if self._is_given_up:
+            return Reply()
+        return Reply(
+            message=_write_unit(self._items or dict(enumerate(_list_items(self._last)))),
+            complete=not self._has_error and self._status in COMPLETE_STATUSES,
+            finish_reason=self._status,
+            usage=read_usage(self._last.usage),
+            error=self._has_error,
+        )
+
+    def _add_event(self, event: Event) -> None:
+        kind = _read_type(event)
+        if kind not in _READ_TYPES:
+            return
+        if is_too_large(event.data):
+            raise ReplyTooLarge("more JSON values than any model says")
+        read: _Event = decode_or_none(_event, event.data) or _Event()
+        if kind == ITEM_DONE:
+            self._add_item(read)
+            return
+        self._is_done = True
+        self._has_error = kind in FAILED_TYPES
+        if kind in LAST_TYPES:
+            self._last = read.response or _Response()
+            self._status = kind.removeprefix("response.")
+
+    def _add_item(self, event: _Event) -> None:
+        self._budget.spend(CALL_VALUES)
+        item = bytes(event.item)
+        if item.startswith(b"{"):
+            index = event.output_index
+            self._items[len(self._items) if index is None else index] = item
+
+
+def read_usage(reported: Raw) -> Usage | None:
+    """Return the usage; None if the server reports no tokens."""
+    usage: Mapping[str, Any] = decode_or_none(_object, reported) or {}
+    return read_chat_usage(
+        {
+            "prompt_tokens": usage.get("input_tokens"),
+            "completion_tokens": usage.get("output_tokens"),
+            "total_tokens": usage.get("total_tokens"),
+            "prompt_tokens_details": usage.get("input_tokens_details"),
+        }
+    )
+
+
+def _read_type(event: Event) -> str:
+    """Return the type of an event; empty if there is none. Most events are named by their line."""
+    if event.type != b"message":
+        return event.type.decode("utf-8", "replace")
+    if named := _FIRST_TYPE.match(event.data):
+        return named[1].decode()
+    read: _Event | None = decode_or_none(_event, event.data)
+    return read.type if read else ""
+
+
+def _list_items(response: _Response) -> list[bytes]:
+    items = decode_or_none(_list, response.output) or []
+    return [item for item in map(bytes, items) if item.startswith(b"{")]
+
+
+def _write_unit(items: Mapping[int, bytes]) -> bytes | None:
+    """Return the stored bytes of these items, by index; None if there are none, or too many."""
+    if not items:
+        return None
+    unit = read_unit([items[index] for index in sorted(items)])
+    return None if is_too_large(unit) else unit
+
+
+def _is_error(error: Raw) -> bool:
+    return bytes(error) not in (b"null", b"false", b"{}", b'""')

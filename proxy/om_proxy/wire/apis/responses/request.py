@@ -1,0 +1,203 @@
+"""Split a request for a response into the units of its `input`.
+
+As in chat (wire/apis/chat/chat_request.py), a request is split and not parsed: known items stay raw
+slices. An item is parsed as far as it takes to tell where a unit begins.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Raw
+
+from om_proxy.memory.transcript.sent_history import Digests
+from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
+from om_proxy.wire.apis.api import Api, Request, Unreadable
+from om_proxy.wire.apis.chat import chat_request
+from om_proxy.wire.apis.chat.chat_request import (
+    MAX_MESSAGES_OF_ONE_TURN,
+    Routing,
+    decode_value,
+    is_filled_list,
+    limit_values,
+    list_routing,
+)
+from om_proxy.wire.apis.json_text import MAX_MODEL_NAME_CHARS, replace_lone_surrogates
+from om_proxy.wire.apis.responses.items import (
+    NO_PLACES,
+    Places,
+    count_leading,
+    find_places,
+    is_no_unit,
+    read_head,
+    read_unit,
+)
+from om_proxy.wire.apis.responses.reading import view_message
+from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split
+from om_proxy.wire.apis.units import Units, build_units_split, join_marked, join_starts
+
+PICTURE_WORDS = (b'"input_image"', b'"computer_screenshot"')  # nobody escapes them
+_NULL = Raw(b"null")
+
+
+class _Body(Routing, kw_only=True):
+    input: str | list[Raw]
+    model: Raw = _NULL
+    stream: Raw = _NULL
+    tools: Raw = _NULL
+    instructions: Raw = _NULL
+
+
+class InputUnits(Units):
+    """The units of an `input`. `leading`: the items in front of them, which are always sent."""
+
+    __slots__ = ("leading",)
+
+    def __init__(
+        self, leading: tuple[bytes, ...], elements: Sequence[bytes], places: Places
+    ) -> None:
+        super().__init__(elements, places.starts, read_unit, places.marked)
+        self.leading = leading
+
+    @property
+    def text(self) -> bytes | None:
+        """The JSON of an `input` that is a text; None for one that is a list."""
+        is_text = len(self.elements) == 1 and self.elements[0].startswith(b'"')
+        return self.elements[0] if is_text else None
+
+
+_body = msgspec.json.Decoder(_Body)
+
+
+def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
+    """Split a request. Raise Unreadable for a body that is no object with an `input`, or has too
+    many values beside the items of `known_split`."""
+    if known_split is not None and (request := _parse_after_split(api, body, known_split)):
+        return request
+    limit_values(body)
+    readable, members = body, _decode_body(body)
+    if members is None and (repaired := replace_lone_surrogates(body)) is not None:
+        readable, members = repaired, _decode_body(repaired)
+    if members is None:
+        raise Unreadable("not a JSON object with an input")
+    return _build_request(api, body, body, readable, members, _cut_input(members, readable))
+
+
+def _cut_input(members: _Body, readable: bytes) -> InputUnits:
+    """Cut an `input` into units. A text is one, unless it is empty."""
+    if isinstance(members.input, list):
+        raws = tuple(map(bytes, members.input))
+        led = count_leading(raws)
+        return InputUnits(raws[:led], raws[led:], find_places(raws[led:]) or NO_PLACES)
+    if not members.input:
+        return InputUnits((), (), NO_PLACES)
+    text = msgspec.json.decode(readable, type=dict[str, Raw])["input"]
+    return InputUnits((), (bytes(text),), Places(array("L", [0]), array("L")))
+
+
+def read_units(request: Request) -> InputUnits:
+    """Return the units of a request of this API."""
+    assert isinstance(request.messages, InputUnits)  # parse_request makes no others
+    return request.messages
+
+
+def is_text(raw: bytes | Raw) -> bool:
+    """Return whether a value is a text with words."""
+    text = bytes(raw)
+    return text.startswith(b'"') and text != b'""'
+
+
+def build_request_split(request: Request, digests: Digests, seed: int = 0) -> Split | None:
+    """Build the split that the thread's next request is compared with."""
+    units = read_units(request)
+    if request.readable is not request.frame or units.text is not None:
+        return None  # half characters were replaced, or there is no list
+    return build_units_split(request.body, units.leading, units, digests, seed, "input")
+
+
+def has_replies(request: Request) -> bool:
+    """Return whether the request contains a reply: its client repeats the earlier messages."""
+    units = read_units(request)
+    if len(units) > MAX_MESSAGES_OF_ONE_TURN:
+        return True
+    firsts = (units.elements[start] for start in units.starts)
+    return any(not raw.startswith(b'"') and read_head(raw).is_model_made for raw in firsts)
+
+
+def has_pictures(body: bytes) -> bool:
+    """Return whether an item of the request shows a picture, as far as its bytes tell."""
+    return any(word in body for word in PICTURE_WORDS)
+
+
+def asking_text(raw: bytes) -> str:
+    """Return the text of a unit or an instruction that asks for something; empty for one that a
+    model or a tool wrote."""
+    if not raw.startswith(b"["):
+        return chat_request.asking_text(raw)
+    view = view_message(raw)
+    if view is None or view.role in ANSWERING_ROLES:
+        return ""
+    texts = (part if isinstance(part, str) else part.text for part in view.parts())
+    return "\n".join(filter(None, texts))
+
+
+def _decode_body(body: bytes) -> _Body | None:
+    try:
+        return _body.decode(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | None:
+    """Split the items after the known ones. Return None if those are not in the body unchanged, not
+    right after what leads, or if the first new item goes on with the last known step."""
+    taken = known_split.take_out_of(body)
+    if taken is None or not known_split.starts:  # those of chat's splits are none
+        return None
+    start, frame = taken
+    limit_values(frame)
+    members = _decode_body(frame)
+    raws = tuple(map(bytes, members.input)) if members and isinstance(members.input, list) else ()
+    if members is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
+        return None
+    led = raws.index(KNOWN_PREFIX_PLACEHOLDER)
+    elements = SlicedMessages(body, start, known_split, raws[led + 1 :])
+    last_unit = elements[known_split.starts[-1] : len(known_split.ends)]
+    new = find_places(elements.new, last_unit)
+    if count_leading(raws[:led]) < led or new is None:
+        return None
+    starts, marked = join_starts(known_split, new.starts), join_marked(known_split, new.marked)
+    units = InputUnits(raws[:led], elements, Places(starts, marked))
+    return _build_request(api, body, frame, frame, members, units)
+
+
+def _build_request(
+    api: Api, body: bytes, frame: bytes, readable: bytes, members: _Body, units: InputUnits
+) -> Request:
+    instructions = tuple(_list_instructions(members.instructions, units.leading))
+    model = decode_value(members.model)
+    is_readable_model = isinstance(model, str) and len(model) <= MAX_MODEL_NAME_CHARS
+    return Request(
+        api=api,
+        body=body,
+        frame=frame,
+        readable=readable,
+        model=model if is_readable_model else None,
+        stream=decode_value(members.stream) is True,
+        offers_tools=is_filled_list(members.tools),
+        instructions=tuple(raw for _, raw in instructions),
+        instruction_roles=tuple(role for role, _ in instructions),
+        messages=units,
+        routing=list_routing(members),
+    )
+
+
+def _list_instructions(member: Raw, leading: Sequence[bytes]) -> Iterator[tuple[str, bytes]]:
+    """List what tells the model how to behave, each with its role."""
+    if is_text(member):
+        yield "system", b'{"role":"system","content":' + bytes(member) + b"}"
+    for raw in leading:
+        if not is_no_unit(raw):
+            yield read_head(raw).role or "", raw

@@ -1,0 +1,47 @@
+"""OpenAI's responses, as the `Api` that every floor above reads (wire/apis/api.py). It offers no
+look-ups."""
+
+from __future__ import annotations
+
+from om_proxy.wire.apis.api import Api, RecallApi, Request
+from om_proxy.wire.apis.chat.chat_api import cut_beginning, read_beginning
+from om_proxy.wire.apis.chat.layout import drop_block_texts
+from om_proxy.wire.apis.responses import reading, request
+from om_proxy.wire.apis.responses.layout import rewrite_body
+from om_proxy.wire.apis.responses.reply import ResponseReader
+from om_proxy.wire.apis.responses.stream_end import EventEndFinder
+from om_proxy.wire.apis.split import Split
+
+
+class ResponsesApi:
+    """The functions of this room, under the names of `Api`."""
+
+    name = "responses"
+
+    @property
+    def recall(self) -> RecallApi | None:
+        return None
+
+    build_split = staticmethod(request.build_request_split)
+    rewrite_body = staticmethod(rewrite_body)
+    has_replies = staticmethod(request.has_replies)
+    has_pictures = staticmethod(request.has_pictures)
+    read_item = staticmethod(reading.read_item)
+    view_message = staticmethod(reading.view_message)
+    asking_text = staticmethod(request.asking_text)
+    cut_beginning = staticmethod(cut_beginning)
+    read_beginning = staticmethod(read_beginning)
+    drop_texts = staticmethod(drop_block_texts)
+    create_reply_reader = ResponseReader
+    create_end_finder = EventEndFinder
+
+    def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
+        return request.parse_request(self, body, known_split)
+
+    @staticmethod
+    def write_plain_body(request: Request, body: bytes) -> bytes | None:
+        """Return None: stored items are in the form of a request already."""
+        return None
+
+
+RESPONSES: Api = ResponsesApi()

@@ -1,0 +1,1 @@
+"""Tests of `om_proxy.wire.apis.responses`."""
