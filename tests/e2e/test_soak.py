@@ -51,7 +51,7 @@ async def soaking(
                     "engine.turns.prompt.block_renderer.MAX_RENDERED_BLOCKS",
                     "settings.config.snapshot.MAX_CACHED_PAIRS",
                     "engine.policy.policy.MAX_REQUEST_CONTEXTS",
-                    "engine.policy.policy.MAX_PRICED_PAIRS",
+                    "engine.policy.policy.MAX_PAIRS",
                     "edge.edge_config.MAX_REMEMBERED_MESSAGES",
                     "observability.ledger_writer.MAX_KNOWN_RESOURCES",
                 ),

@@ -198,6 +198,9 @@ def test_prompts_of_the_operator_s() -> None:
     )
     assert config.is_side_request(request(("user", "Please name this CHAT")))
     assert not config.is_side_request(request(("user", TITLE)))
+    either = EdgeConfig.from_settings(settings_of('side_requests: {prompts: ["^title|name it"]}'))
+    assert either.is_side_request(request(("user", "Please name it")))
+    assert not either.is_side_request(request(("user", "A title")))
 
 
 def test_no_credential_in_its_repr() -> None:

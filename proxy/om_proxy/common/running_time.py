@@ -44,9 +44,21 @@ class RunningTimer:
 async def wait_running_time(task: asyncio.Future[Any], seconds: float) -> None:
     """Wait until the task is done, for at most so many seconds in which the process ran. The task
     goes on."""
-    for _ in range(STEPS):
-        if task.done() or (await asyncio.wait([task], timeout=seconds / STEPS))[0]:
-            return
+    if task.done():
+        return
+    ended = asyncio.get_running_loop().create_future()
+
+    def end_wait(_: object = None) -> None:
+        if not ended.done():
+            ended.set_result(None)
+
+    timer = RunningTimer(seconds, end_wait)
+    task.add_done_callback(end_wait)
+    try:
+        await ended
+    finally:
+        timer.cancel()
+        task.remove_done_callback(end_wait)
 
 
 class limit_running_time:  # noqa: N801 - it is used as a function, like `asyncio.timeout`

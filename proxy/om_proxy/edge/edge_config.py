@@ -4,7 +4,7 @@ configuration."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -51,7 +51,7 @@ class EdgeConfig:
     own_headers: frozenset[bytes]
     # the same, without those that carry the caller's own credential
     own_headers_beside_key: frozenset[bytes]
-    side_prompts: tuple[re.Pattern[str], ...]
+    side_prompts: tuple[Callable[[str], object], ...]
     # of the admin token and the metrics token, which never go upstream
     own_tokens: tuple[bytes, ...] = field(default=(), repr=False)
     has_operator_key: bool = False  # of any upstream or memory model
@@ -122,7 +122,7 @@ class EdgeConfig:
                 for api in API_NAMES
                 if api not in first_upstreams or "*" in first_upstreams[api].match
             ),
-            side_prompts=tuple(re.compile(pattern) for pattern in settings.side_requests.prompts),
+            side_prompts=tuple(map(compile_search, settings.side_requests.prompts)),
         )
 
     def select_upstream_headers(
@@ -227,4 +227,11 @@ class EdgeConfig:
 
     def _matches_side_prompt(self, api: Api, raw: bytes) -> bool:
         text = api.asking_text(raw)
-        return any(pattern.search(text) for pattern in self.side_prompts)
+        return any(search(text) for search in self.side_prompts)
+
+
+def compile_search(pattern: str) -> Callable[[str], object]:
+    """Return the search for a pattern of the settings. `re` tries a `^` at each place of a text."""
+    compiled = re.compile(pattern)
+    is_at_start = pattern.startswith("^") and "|" not in pattern
+    return compiled.match if is_at_start else compiled.search

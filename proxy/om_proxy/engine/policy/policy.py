@@ -26,7 +26,7 @@ from om_proxy.settings.config import Effective, Settings, UpstreamSettings, Watc
 from om_proxy.storage.values.changes import ResourceWakeup
 from om_proxy.wire.apis.api import Api
 
-MAX_PRICED_PAIRS = 4_096  # of model and resource; Settings keeps as many
+MAX_PAIRS = 4_096  # of model and resource; Settings keeps as many
 # Bounded, because their keys hold credentials; they are never stored.
 MAX_REQUEST_CONTEXTS = 4_096
 # Bytes of the key of a kept context. Signed tokens may be longer; making a context takes 50 µs.
@@ -101,7 +101,7 @@ class Policy:
 
     settings: Settings
     model_timeout_s: float | None = None
-    _priced: dict[tuple[str, str | None], Effective] = field(
+    _by_pair: dict[tuple[str | None, str | None], Effective] = field(
         default_factory=dict, init=False, repr=False
     )
     _contexts: dict[tuple[object, ...], MemoryContext] = field(
@@ -226,17 +226,17 @@ class Policy:
     def _effective(self, actor: str | None, resource: str | None) -> Effective:
         """Return the settings of this model and resource. Add list prices if `memory.economy` is
         `auto` and both models' prices are known."""
-        effective = self.settings.effective(actor, resource)
-        if effective.memory.economy != "auto" or actor is None:
-            return effective
-        priced = self._priced.get((actor, resource))
-        if priced is None:
-            if len(self._priced) >= MAX_PRICED_PAIRS:
-                self._priced.clear()
-            upstream = self.settings.upstream_for(actor)
-            base_url = upstream.base_url if upstream else None
-            priced = self._priced[actor, resource] = add_prices(effective, actor, base_url)
-        return priced
+        effective = self._by_pair.get((actor, resource))
+        if effective is None:
+            effective = self.settings.effective(actor, resource)
+            if effective.memory.economy == "auto" and actor is not None:
+                upstream = self.settings.upstream_for(actor)
+                base_url = upstream.base_url if upstream else None
+                effective = add_prices(effective, actor, base_url)
+            if len(self._by_pair) >= MAX_PAIRS:
+                self._by_pair.clear()
+            self._by_pair[actor, resource] = effective
+        return effective
 
 
 def name_observer(effective: Effective, actor: str, base_url: str | None) -> str:

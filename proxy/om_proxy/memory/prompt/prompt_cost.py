@@ -20,7 +20,7 @@ def received_tokens(memory: Memory, sent: SentHistory) -> int:
     """Return the tokens of the history as the client sent it. `memory` is the projected one, whose
     newest view is this request's."""
     cells = memory.views[-1].cells if memory.views and sent.count else ()
-    return sum(_cell_tokens(memory, sent, cell) for cell in cells)
+    return sum([_cell_tokens(memory, sent, cell) for cell in cells])
 
 
 def _cell_tokens(memory: Memory, sent: SentHistory, cell: Cell) -> int:
@@ -30,6 +30,8 @@ def _cell_tokens(memory: Memory, sent: SentHistory, cell: Cell) -> int:
         return sum(_guess_tokens(sent.raws[i]) for i in range(cell.sent_from, cell.sent_to))
     tail_tokens = MessageList.of(memory.tail).framed_tokens_between(cell.from_seq, cell.to_seq)
     recent = memory.recent
+    if not recent:
+        return tail_tokens
     first = bisect_left(recent, cell.from_seq, key=read_seq)
     behind = bisect_right(recent, cell.to_seq, key=read_seq)
     # the cell begins before the oldest loaded mark

@@ -128,7 +128,8 @@ def judge_pairs(
 
     `pairs` index `sent` and `transcript.live`, in order, after `prefix`. A sent message after the
     last pair is new, a stored one is superseded."""
-    judged, swaps = list[Cell](), Swaps()
+    judged: list[Cell] = []
+    swaps: Swaps = ()
     if pairs:
         pairs = pair_equal_stretches(transcript, sent, prefix, pairs)
         found = _cells_from_pairs(transcript, sent, prefix, pairs)
