@@ -23,6 +23,8 @@ from datetime import date, datetime, tzinfo
 from functools import lru_cache
 from zoneinfo import ZoneInfo
 
+from om_proxy.common.late_patterns import compile_late
+
 MONTH_NAMES = [
     "January",
     "February",
@@ -45,27 +47,27 @@ _MONTH_NAME = "|".join(
 _MONTH_GROUP = rf"(?P<month>{_MONTH_NAME})\.?"
 _DAY_GROUP = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _YEAR_GROUP = r",?\s+(?P<year>\d{4})\b"
-_ISO_DATE = re.compile(r"(?<!\d)(?P<year>\d{4})-(?P<number>\d{1,2})-(?P<day>\d{1,2})(?!\d)")
-_MONTH_DAY = re.compile(rf"\b{_MONTH_GROUP}\s+{_DAY_GROUP}{_YEAR_GROUP}", re.IGNORECASE)
+_ISO_DATE = compile_late(r"(?<!\d)(?P<year>\d{4})-(?P<number>\d{1,2})-(?P<day>\d{1,2})(?!\d)")
+_MONTH_DAY = compile_late(rf"\b{_MONTH_GROUP}\s+{_DAY_GROUP}{_YEAR_GROUP}", re.IGNORECASE)
 _RANGE_SEPARATOR = r"\s*(?:[-–—]|\b(?:to|through|until)\b)\s*"
 _LAST_DAY_GROUP = r"(?P<last>\d{1,2})(?:st|nd|rd|th)?"
-_MONTH_DAY_RANGE = re.compile(
+_MONTH_DAY_RANGE = compile_late(
     rf"\b{_MONTH_GROUP}\s+{_DAY_GROUP}{_RANGE_SEPARATOR}{_LAST_DAY_GROUP}{_YEAR_GROUP}",
     re.IGNORECASE,
 )
-_TWO_MONTH_RANGE = re.compile(
+_TWO_MONTH_RANGE = compile_late(
     rf"\b{_MONTH_GROUP}\s+{_DAY_GROUP}{_RANGE_SEPARATOR}(?P<last_month>{_MONTH_NAME})\.?\s+{_LAST_DAY_GROUP}{_YEAR_GROUP}",
     re.IGNORECASE,
 )
-_DAY_RANGE_MONTH = re.compile(
+_DAY_RANGE_MONTH = compile_late(
     rf"\b{_DAY_GROUP}{_RANGE_SEPARATOR}{_LAST_DAY_GROUP}\s+{_MONTH_GROUP}{_YEAR_GROUP}",
     re.IGNORECASE,
 )
-_DAY_MONTH = re.compile(rf"\b{_DAY_GROUP}\s+{_MONTH_GROUP}{_YEAR_GROUP}", re.IGNORECASE)
-_PART_OF_MONTH = re.compile(
+_DAY_MONTH = compile_late(rf"\b{_DAY_GROUP}\s+{_MONTH_GROUP}{_YEAR_GROUP}", re.IGNORECASE)
+_PART_OF_MONTH = compile_late(
     rf"\b(?P<part>early|mid|late)[\s-]+{_MONTH_GROUP}{_YEAR_GROUP}", re.IGNORECASE
 )
-_MONTH_RANGE = re.compile(
+_MONTH_RANGE = compile_late(
     rf"\b(?:{_MONTH_NAME})\.?\s+to\s+(?:(?P<part>early)\s+)?{_MONTH_GROUP}{_YEAR_GROUP}",
     re.IGNORECASE,
 )
@@ -82,19 +84,19 @@ _TEXT_DATE_FORMS = (
 _HEADING_DATE_FORMS = (_MONTH_DAY, _DAY_MONTH, _ISO_DATE)
 _DAY_OF_PART = {"early": 7, "mid": 15, "late": 23}
 
-_DATE_HEADING = re.compile(
+_DATE_HEADING = compile_late(
     r"\s*+(?:#+\s*+)?(?:\*\*)?date:(?:\*\*)?(?P<date>.{4,60}?)(?:\*\*)?\s*", re.IGNORECASE
 )
 _WEEKDAY_NAME = r"(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?\.?"
-_TEXT_BESIDE_DATE = re.compile(rf"[\s,()]*+(?:{_WEEKDAY_NAME})?[\s,()]*+", re.IGNORECASE)
-_BOUND_DATE = re.compile(
+_TEXT_BESIDE_DATE = compile_late(rf"[\s,()]*+(?:{_WEEKDAY_NAME})?[\s,()]*+", re.IGNORECASE)
+_BOUND_DATE = compile_late(
     r"\s*+on or before\s+(?P<date>.{4,40}?)(?:,?\s+times not known)?\s*+", re.IGNORECASE
 )
-_ESTIMATED_DATE = re.compile(
+_ESTIMATED_DATE = compile_late(
     r"\((?P<kind>estimated|meaning)\s++(?P<date>[^()\n]++)\)", re.IGNORECASE
 )
 # `will` in small letters only: Will is a name
-_INTENTION_WORDS = re.compile(
+_INTENTION_WORDS = compile_late(
     r"\bwill\b|[’']ll\b|\b(?i:plans?\s+to|planning\s+to|looking\s+forward\s+to|going\s+to|intends?\s+to|wants?\s+to"
     r"|needs?\s+to|about\s+to)\b"
 )

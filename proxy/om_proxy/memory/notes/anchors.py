@@ -22,6 +22,7 @@ from datetime import date, timedelta
 from functools import partial
 from typing import NamedTuple
 
+from om_proxy.common.late_patterns import compile_late
 from om_proxy.memory import dates
 
 _WORDS_FROM_ONE = (  # noqa: SIM905 — words are what notes hold
@@ -84,7 +85,7 @@ _VAGUE = (
 )
 _SEASON = r"spring|summer|autumn|fall|winter"
 _HOLIDAY = r"christmas|easter|thanksgiving|halloween|new year['’]s(?: eve| day)?"
-_PHRASE = re.compile(
+_PHRASE = compile_late(
     rf"\b(?:(?P<day>{'|'.join(_DAYS)}|last night)(?: (?:morning|afternoon|evening|night|noon))?"
     rf"|(?P<vague>{_VAGUE})"
     rf"|{_COUNT} (?P<unit>{_UNIT})s? (?:ago|back)"
@@ -104,7 +105,7 @@ _PHRASE = re.compile(
 # those whose anchor may be a whole month or year
 _LONG_GROUPS = ("half", "halves", "season", "holiday")
 _UNIT_GROUPS = ("period", "before", "unit", "length_unit", "ahead_unit", "later_unit", "range_unit")
-_WHOLE_PERIOD = re.compile(r"(?:(?P<month>[A-Za-z]{3})[a-z]*\.?,? )?(?P<year>\d{4})")
+_WHOLE_PERIOD = compile_late(r"(?:(?P<month>[A-Za-z]{3})[a-z]*\.?,? )?(?P<year>\d{4})")
 
 
 class Window(NamedTuple):

@@ -21,6 +21,7 @@ from itertools import pairwise, takewhile
 from typing import NamedTuple
 
 from om_proxy.common.errors import CutOff, Oversized, Unusable
+from om_proxy.common.late_patterns import compile_late
 from om_proxy.memory.escaping import unescape
 from om_proxy.memory.notes.cut_off import Finish, is_cut_off
 from om_proxy.memory.notes.repetition import is_repetition_loop
@@ -35,36 +36,36 @@ REFUSAL_SEARCH_CHARS = 2_000  # of an answer or a bullet: a refusal begins withi
 # Quantifiers that could meet a run of blanks or marks twice are possessive: a model may write a
 # long answer, and matching must stay linear.
 _THINK = r"think(?:ing)?|thought|reasoning"
-_REASONING_BLOCK = re.compile(
+_REASONING_BLOCK = compile_late(
     rf"\A\s*+<(?:{_THINK})>(?:.*?</(?:{_THINK})>|.*)|\A.*?^[ \t]*+</(?:{_THINK})>",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
 # further ones, where a line begins, or a tag of the format ends; inside a line it may be a quotation
-_INNER_REASONING = re.compile(
+_INNER_REASONING = compile_late(
     rf"(?:^|(?<=observations>))[ \t]*+<({_THINK})>(?:.*?</\1>|.*)",
     re.DOTALL | re.MULTILINE | re.IGNORECASE,
 )
 # the channels of OpenAI's open models, as they come from a server that does not read them, and
 # without their special tokens
-_CHANNEL = re.compile(
+_CHANNEL = compile_late(
     r"(?:<\|start\|>[^<]*+)?<\|channel\|>\s*+(\w++)[^<]*+(?:<\|constrain\|>[^<]*+)?<\|message\|>"
 )
-_CHANNEL_END = re.compile(r"<\|(?:end|return|call)\|>")
-_BARE_CHANNELS = re.compile(r"\A\s*+analysis.*?assistant\s*+final", re.DOTALL)
-_ONLY_A_TAG = re.compile(r"\s*+</?(?:thread(?:\s[^<>\n]*)?|observations?)>\s*+", re.IGNORECASE)
-_CODE_FENCE = re.compile(r"\s*+(?:```[\w-]*|\*\*)?\s*+")  # or what is left of a bold tag
-_BULLET_LINE = re.compile(
+_CHANNEL_END = compile_late(r"<\|(?:end|return|call)\|>")
+_BARE_CHANNELS = compile_late(r"\A\s*+analysis.*?assistant\s*+final", re.DOTALL)
+_ONLY_A_TAG = compile_late(r"\s*+</?(?:thread(?:\s[^<>\n]*)?|observations?)>\s*+", re.IGNORECASE)
+_CODE_FENCE = compile_late(r"\s*+(?:```[\w-]*|\*\*)?\s*+")  # or what is left of a bold tag
+_BULLET_LINE = compile_late(
     r"\s*+(?:(?:[*+•‣◦–—-]|\d{1,3}[.)])(?:\s++|(?=[🔴🟡🟢✅(]))|(?:[・·●]\s*+)?(?=[🔴🟡🟢✅]))"
     r"(?:[🔴🟡🟢✅]\ufe0f?\s*+)?(?:\(\d{1,2}:\d{2}\)\s*+)?(?P<said>.*\w.*)"
 )
-_DATE_LINE = re.compile(r"\W*+date:\s*\S", re.IGNORECASE)
-_NEXT_BULLET = re.compile(r"(?<![ \t])[ \t]++(?=[*•-][ \t]*[🔴🟡🟢✅])")
-_NOTE_MARK = re.compile(
+_DATE_LINE = compile_late(r"\W*+date:\s*\S", re.IGNORECASE)
+_NEXT_BULLET = compile_late(r"(?<![ \t])[ \t]++(?=[*•-][ \t]*[🔴🟡🟢✅])")
+_NOTE_MARK = compile_late(
     r"[🔴🟡🟢✅]|\(\d{1,2}:\d{2}\)|^[ \t#*]*+date:", re.IGNORECASE | re.MULTILINE
 )
 # four words, or 24 characters in a script without spaces
-_WHOLE_SENTENCE = re.compile(r"\s*+(?!#|\*\*)(?:\S++\s++\S++\s++\S++\s++\S|\S.{23})")
-_REFUSAL_TEXT = re.compile(
+_WHOLE_SENTENCE = compile_late(r"\s*+(?!#|\*\*)(?:\S++\s++\S++\s++\S++\s++\S|\S.{23})")
+_REFUSAL_TEXT = compile_late(
     r"\W*+(?:(?:i['’]?m|i am|we['’]?re) (?:really |very |so )?(?:sorry|unable|not able|afraid)|sorry\b|as an ai\b|unfortunately,? i\b"
     r"|i (?:can['’]?t|can ?not|won['’]?t|must (?:respectfully )?decline|apologi[sz]e|do not feel comfortable)|(?:my )?apologies\b"
     r"|request (?:blocked|refused)|this (?:request|content) (?:violates|was blocked)"
@@ -73,13 +74,13 @@ _REFUSAL_TEXT = re.compile(
     r"|(?:非常|很|十分)?(?:抱歉|对不起|對不起)|我(?:无法|無法|不能)|(?:大変)?申し訳|죄송|미안)",
     re.IGNORECASE,
 )
-_NOTHING_TEXT = re.compile(
+_NOTHING_TEXT = compile_late(
     r"\W*+(?:(?:none|nothing|n/?a|empty|no (?:new |notable )?observations?)(?: yet| to (?:observe|note|report))?"
     r"|nichts|keine(?: neuen)?(?: beobachtungen)?|rien|aucune?(?: observation)?|nada|ninguna?|nenhuma?|niente|nessuna?"
     r"|нет|ничего|无|無|没有|沒有|特?になし|なし|없음)\W*+",
     re.IGNORECASE,
 )
-_NO_HINT = re.compile(r"\W*+(?:none|n/?a|null|nothing|empty)?\W*+", re.IGNORECASE)
+_NO_HINT = compile_late(r"\W*+(?:none|n/?a|null|nothing|empty)?\W*+", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

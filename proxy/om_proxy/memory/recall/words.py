@@ -17,7 +17,6 @@ ranking everywhere.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import chain
@@ -25,6 +24,8 @@ from typing import NamedTuple
 from unicodedata import normalize
 
 import Stemmer
+
+from om_proxy.common.late_patterns import compile_late
 
 INDEX_VERSION = 1  # of the rules here and in passages.py; an older index is made anew
 MAX_WORD_CHARS = 64
@@ -43,20 +44,20 @@ _MARKS = (
 )
 _SOFT_HYPHEN = "\u00ad"  # may stand inside a word, and says nothing
 # `_` is a letter for `re`: `_separate` takes it out before. One class is twice as fast as two.
-_WORD_RUN = re.compile(rf"[\w{_MARKS}{_SOFT_HYPHEN}]+")
+_WORD_RUN = compile_late(rf"[\w{_MARKS}{_SOFT_HYPHEN}]+")
 _ASCII_SEPARATORS = {code: " " for code in range(128) if not chr(code).isalnum()}
-_PAIRED = re.compile(
+_PAIRED = compile_late(
     "(["
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
     "\u1100-\u11ff\u3005-\u3007\u3031-\u3035\u3041-\u312f\u3130-\u318f\u31a0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
     "]+)"
 )
-_DROPPED_ACCENTS = re.compile(
+_DROPPED_ACCENTS = compile_late(
     "[\u0300-\u036f\u0591-\u05c7\u0610-\u061a\u0640\u064b-\u065f\u0670\u06d6-\u06ed]+"
 )
-_INNER_CAPITAL = re.compile(r"[a-z0-9][A-Z]|[A-Z][A-Z][a-z]")
-_CAPITALISED_PARTS = re.compile(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z0-9]+|[0-9]+")
+_INNER_CAPITAL = compile_late(r"[a-z0-9][A-Z]|[A-Z][A-Z][a-z]")
+_CAPITALISED_PARTS = compile_late(r"[A-Z]+(?![a-z])[0-9]*|[A-Z]?[a-z0-9]+|[0-9]+")
 
 # without `may`, which is a month
 STOP_WORDS = frozenset(

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 from unicodedata import normalize
 
+from om_proxy.common.late_patterns import compile_late
 from om_proxy.memory.message_view import MessageView
 
 # a shorter rest of a text may be the rest of many
@@ -27,7 +28,7 @@ MIN_CUT_CHARS = 12
 
 _CUT_WORDS = "truncat|omit|cut|clip|shorten|trimm|elid|elision|snip|abbrev|redact|more|char"
 _REMARK = rf"[^\[\](){{}}<>]{{0,60}}(?:{_CUT_WORDS})[^\[\](){{}}<>]{{0,60}}"
-_CUT_MARK = re.compile(
+_CUT_MARK = compile_late(
     rf"(?:\s?(?:…|\.{{3,}}+|[\[(<{{]\s?(?:…|\.{{2,9}})\s?[\])>}}]|[\[(<{{]{_REMARK}[\])>}}]"
     rf"|(?<!-)-{{2,5}}(?!-)[\w ,.]{{0,40}}(?:{_CUT_WORDS})[\w ,.]{{0,40}}-{{2,5}}))+"
     rf"(?:\s?[+\d][^\[\](){{}}<>]{{0,30}}(?:{_CUT_WORDS})\w{{0,12}}\.?$)?",
@@ -54,29 +55,29 @@ _STAMP_BODY = (
     rf"{_STAMP_PIECE}(?:\s?{_STAMP_PIECE}){{0,12}}+"
 )
 # in brackets it is no part of what was said; without, a sentence may begin so ("10:30 is too late")
-_CLEAR_STAMP = re.compile(
+_CLEAR_STAMP = compile_late(
     rf"(?:\[\s?{_STAMP_BODY}\s?\]|\(\s?{_STAMP_BODY}\s?\)|<\s?{_STAMP_BODY}\s?>)\s?[:\-–—|]?\s?",
     re.IGNORECASE,
 )
-_BARE_STAMP = re.compile(rf"{_STAMP_BODY}\s?[:–—>]?\s", re.IGNORECASE)
-_CLOCK = re.compile(r"\d{1,2}[:h]\d{2}|(?<![\d.])\d{1,2}\.\d{2}(?![\d.])", re.IGNORECASE)
-_DATE = re.compile(
+_BARE_STAMP = compile_late(rf"{_STAMP_BODY}\s?[:–—>]?\s", re.IGNORECASE)
+_CLOCK = compile_late(r"\d{1,2}[:h]\d{2}|(?<![\d.])\d{1,2}\.\d{2}(?![\d.])", re.IGNORECASE)
+_DATE = compile_late(
     rf"\d{{4}}-\d{{2}}|\d{{1,2}}([./-])\d{{1,2}}\1\d{{2,4}}|{_DATE_NAMES}[a-z]*+\.?\s\d",
     re.IGNORECASE,
 )
-_UNIX_TIME = re.compile(r"\d{9,}")
+_UNIX_TIME = compile_late(r"\d{9,}")
 # a stamp with only a date or a clock time may be what was said: it counts where several messages
 # have a new one
 MIN_RESTAMPED = 2
 
 # of S3, Google, Azure, CloudFront, Alibaba, Discord and others
-_SIGNATURE_MEMBER = re.compile(
+_SIGNATURE_MEMBER = compile_late(
     r"(?:x-(?:amz|goog|oss)-.*|(?:aws|google|oss)access(?:key)?id|(?:security-?)?token|key-pair-id"
     r"|policy|signature|sig|sign|expires?|expiry|exp|hmac|s[eprtv]|spr|sks|ske|skt|skv|skoid|sktid"
     r"|ex|is|hm)",
     re.IGNORECASE,
 )
-_SHOWN_IMAGE = re.compile(r"(!\[[^\]]*\]\(\s*<?)(https?://[^\s()?#]+\?[^\s()]*)")
+_SHOWN_IMAGE = compile_late(r"(!\[[^\]]*\]\(\s*<?)(https?://[^\s()?#]+\?[^\s()]*)")
 
 
 class Wording(NamedTuple):

@@ -13,6 +13,8 @@ import msgspec
 import orjson
 from msgspec import Raw
 
+from om_proxy.common.late_patterns import compile_late
+
 MAX_MODEL_NAME_CHARS = 512  # caches are keyed by model names
 COUNT_VALUES_ABOVE_BYTES = 4 << 20  # a smaller body is not counted
 # No model reads so many values, and 64 MiB of `{},` would become 3 GB of objects.
@@ -21,7 +23,7 @@ MAX_JSON_VALUES = 1_000_000
 QUOTE = ord('"')
 # An unclosed string ends with the body: otherwise each quote in it would be tried as another
 # beginning.
-_TEXT_OR_VALUE = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
+_TEXT_OR_VALUE = compile_late(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[,\[{]', re.DOTALL)
 
 # A value that was read from JSON holds no cycle.
 write_ascii = json.JSONEncoder(check_circular=False).encode
@@ -98,7 +100,7 @@ def parse_lax(raw: bytes) -> Mapping[str, Any] | None:
 _WHITE_SPACE = rb"[ \t\n\r]*"
 # Possessive: the engine would otherwise keep 140 bytes to go back to each escape, and never use
 # them.
-_NAME = re.compile(
+_NAME = compile_late(
     _WHITE_SPACE
     + rb"[{,]"
     + _WHITE_SPACE
@@ -108,7 +110,7 @@ _NAME = re.compile(
     + _WHITE_SPACE,
     re.DOTALL,
 )
-_END = re.compile(_WHITE_SPACE + rb"\}" + _WHITE_SPACE + rb"\Z")
+_END = compile_late(_WHITE_SPACE + rb"\}" + _WHITE_SPACE + rb"\Z")
 _name = msgspec.json.Decoder(str)
 
 
@@ -135,7 +137,7 @@ def find_value_span(name: str, members: Mapping[str, Raw], text: bytes) -> slice
 # A whole pair or a lone half, after an even number of backslashes: two are an escaped backslash,
 # and the `u` after an odd one begins an escape. Only halves are captured, and no backslash is tried
 # twice: 64 MiB of other escapes cost 1.5 s and no memory.
-_SURROGATE_ESCAPES = re.compile(
+_SURROGATE_ESCAPES = compile_late(
     rb"(?<!\\)(?:\\\\)*+"
     rb"(?:\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2}))"
 )

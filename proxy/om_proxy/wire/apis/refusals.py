@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from om_proxy.common.late_patterns import compile_late
 from om_proxy.wire.apis.sse import EventDecoder
 
 UNNAMED_STATUS = 400  # of an error inside a 200 that names no status
@@ -34,7 +35,7 @@ ERROR_TEXT_MEMBERS = (
     "raw",
 )
 
-_TOO_LONG = re.compile(
+_TOO_LONG = compile_late(
     "|".join(
         (
             # OpenAI, Azure, Groq, DeepSeek and others by code; LiteLLM by the name of its exception
@@ -67,7 +68,7 @@ _TOO_LONG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
-_STATUS_PATTERN = re.compile("[45][0-9][0-9]")
+_STATUS_PATTERN = compile_late("[45][0-9][0-9]")
 
 
 def is_prompt_too_long(status: int, body: bytes) -> bool:

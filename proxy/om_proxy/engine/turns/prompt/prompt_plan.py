@@ -3,12 +3,12 @@ parts."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
 from msgspec import Struct
 
+from om_proxy.common.late_patterns import compile_late
 from om_proxy.engine.turns.turn import OpenedTurn
 from om_proxy.memory.prompt import prompt_cost
 from om_proxy.memory.prompt.prompt_cost import BYTES_PER_TOKEN
@@ -41,7 +41,7 @@ class PromptPlan(Struct, frozen=True):
 PartKind = Literal[
     "instructions", "notes", "pins", "observations", "others", "hints", "hint", "tail"
 ]
-_SECTION_START = re.compile(
+_SECTION_START = compile_late(
     r"\n\n(?=<(pinned-notes|observations|other-conversation|current-task|suggested-response)\b)"
 )
 _KIND_BY_TAG: dict[str, PartKind] = {
