@@ -21,14 +21,10 @@ from typing import NoReturn
 
 import structlog
 
-from om_proxy.agents.models import create_encoder
-from om_proxy.app.app import can_have_memory
 from om_proxy.app.store_opening import check_drivers
 from om_proxy.cli.exit_status import CANNOT_START, DONE
 from om_proxy.cli.serving.banner import print_banner
-from om_proxy.cli.serving.server import AnnouncedServer, create_server
-from om_proxy.engine.policy import find_token_prices
-from om_proxy.memory.escaping import escape
+from om_proxy.cli.serving.server import AnnouncedServer, create_server, load_for_memory
 from om_proxy.observability.figures.worker_folder import create_folder
 from om_proxy.observability.telemetry.logs import flush_log, report_start_failure
 from om_proxy.settings.config import Settings, WatchedSettings
@@ -66,10 +62,7 @@ def load_shared(settings: Settings) -> None:
     """Load what all workers need, in this thread: a fork would break another one, and anything that
     is open. Raise ConfigError."""
     check_drivers(settings.storage)
-    if can_have_memory(settings):
-        for load in (create_encoder(""), find_token_prices, escape):
-            with suppress(Exception):  # each worker tries again, and reports the failure
-                load("")
+    load_for_memory(settings)
 
 
 def follow(server: AnnouncedServer, line: socket.socket) -> None:
