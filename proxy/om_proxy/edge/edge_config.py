@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.common.errors import BadRequest, Forbidden, Unauthorized
@@ -35,7 +34,6 @@ NO_UPSTREAM = (
 )
 # whether a message matches the side prompts is remembered up to this size
 MAX_REMEMBERED_MESSAGE_BYTES = 4_096
-SIDE_MESSAGE_DIGEST_BYTES = 16
 MAX_REMEMBERED_MESSAGES = 2_048
 MAX_REMEMBERED_MODELS = 1_024  # clients name models as they like
 
@@ -65,7 +63,7 @@ class EdgeConfig:
         default_factory=dict, compare=False, repr=False
     )
     # by a digest of the message; see `_is_side_message`
-    side_messages: dict[bytes, bool] = field(default_factory=dict, compare=False, repr=False)
+    side_messages: dict[int, bool] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
     def from_settings(
@@ -216,8 +214,9 @@ class EdgeConfig:
         message: instructions are sent again with every request."""
         if len(raw) > MAX_REMEMBERED_MESSAGE_BYTES:
             return self._matches_side_prompt(api, raw)
-        # no words of a conversation stay here, which people may forget
-        digest = blake2b(raw, digest_size=SIDE_MESSAGE_DIGEST_BYTES).digest()
+        # no words of a conversation stay here, which people may forget; each process has a key of
+        # its own for hashes
+        digest = hash(raw)
         is_side_message = self.side_messages.get(digest)
         if is_side_message is None:
             if len(self.side_messages) >= MAX_REMEMBERED_MESSAGES:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +30,7 @@ class TokenCounter:
     def __init__(self) -> None:
         self._encode = encodings.create_encoder("")
         self._slots = asyncio.Semaphore(os.cpu_count() or 1)
-        self._instructions: BoundedCache[tuple[str, bytes], int] = BoundedCache(
+        self._instructions: BoundedCache[tuple[str, int], int] = BoundedCache(
             max_items=MAX_CACHED_INSTRUCTIONS
         )
 
@@ -85,7 +84,7 @@ class TokenCounter:
         """Return the tokens that the instructions cost in a prompt."""
         if not raws:
             return 0
-        key = (model, hashlib.sha256(b"\0".join(raws)).digest())
+        key = (model, hash(tuple(raws)))
         total = self._instructions.get(key)
         if total is None:
             payload_tokens = await self.count(dict(enumerate(raws)), model)
