@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from om_proxy.memory.model import Mark, Message
 
 read_seq = attrgetter("seq")  # a key of bisect; faster than a function of ours
+_read_mark, _read_encoding = attrgetter("mark"), attrgetter("encoding")
+_read_tokens, _read_bytes = attrgetter("framed_tokens"), attrgetter("json_bytes")
 
 
 class MessageList(tuple["Message", ...]):
@@ -31,7 +33,7 @@ class MessageList(tuple["Message", ...]):
     @property
     def marks(self) -> tuple[Mark, ...]:
         if self._marks is None:
-            self._marks = tuple([m.mark for m in self])
+            self._marks = tuple(map(_read_mark, self))
         return self._marks
 
     @property
@@ -52,7 +54,7 @@ class MessageList(tuple["Message", ...]):
     def encodings(self) -> frozenset[str]:
         """The encodings by which the messages' tokens were counted."""
         if self._encodings is None:
-            self._encodings = frozenset([m.encoding for m in self])
+            self._encodings = frozenset(map(_read_encoding, self))
         return self._encodings
 
     @property
@@ -100,13 +102,13 @@ class MessageList(tuple["Message", ...]):
             return self
         longer = MessageList(self + fresh)
         if self._marks is not None:
-            longer._marks = self._marks + tuple([m.mark for m in fresh])
+            longer._marks = (*self._marks, *map(_read_mark, fresh))
         if self._framed_tokens is not None:
             longer._framed_tokens = self._framed_tokens + _sum_framed_tokens(fresh)
         if self._json_bytes is not None:
             longer._json_bytes = self._json_bytes + _sum_bytes(fresh)
         if self._encodings is not None:
-            longer._encodings = self._encodings.union([m.encoding for m in fresh])
+            longer._encodings = self._encodings.union(map(_read_encoding, fresh))
         # looked for once, however long the list grows
         longer._with_look_ups = self.with_look_ups + _find_look_ups(fresh)
         return longer
@@ -117,7 +119,7 @@ class MessageList(tuple["Message", ...]):
         kept = len(self) - len(messages)
         replaced = MessageList((*self[:kept], *messages))
         if self._marks is not None:
-            replaced._marks = (*self._marks[:kept], *[m.mark for m in messages])
+            replaced._marks = (*self._marks[:kept], *map(_read_mark, messages))
         replaced._framed_tokens, replaced._json_bytes = self._framed_tokens, self._json_bytes
         replaced._encodings = self._encodings
         replaced._with_look_ups = self.with_look_ups and _find_look_ups(replaced)
@@ -143,11 +145,11 @@ class MessageList(tuple["Message", ...]):
 
 
 def _sum_framed_tokens(messages: Iterable[Message]) -> int:
-    return sum([m.framed_tokens for m in messages])
+    return sum(map(_read_tokens, messages))
 
 
 def _sum_bytes(messages: Iterable[Message]) -> int:
-    return sum([m.json_bytes for m in messages])
+    return sum(map(_read_bytes, messages))
 
 
 def _find_look_ups(messages: Iterable[Message]) -> tuple[Message, ...]:

@@ -457,7 +457,8 @@ def copy_rendered_values(turn: OpenedTurn, memory: Memory) -> Memory:
     )
     has_notes = built.log.entries or built.log.pins or built.shared_log_ref
     if not is_log_unchanged or not has_notes:
-        return replace(memory, timezone=turn.timezone or memory.timezone)
+        timezone = turn.timezone or memory.timezone
+        return memory if timezone == memory.timezone else replace(memory, timezone=timezone)
     if memory.shared_log_ref:
         memory = replace(
             memory,

@@ -47,13 +47,15 @@ def apply_request(
         kept = rechain(memory.chain_at_coverage, kept)
     chain = kept[-1].chain if kept else memory.chain_at_coverage
     fresh = tuple(_number_messages(memory, verdict, sent, tokens, chain, now, encoding))
+    tail = kept.append_messages(fresh)
+    newest_seq = tail[-1].seq if tail else memory.coverage
     is_partial = verdict.style in PARTIAL_STYLES
-    after = replace(
+    return replace(
         memory,
         history_after=memory.history_after
         if is_partial == (memory.history == "partial")
         else memory.next_seq - 1,
-        tail=kept.append_messages(fresh),
+        tail=tail,
         undated_to=_carry_undated_to(memory, fresh, cut_seq)
         if memory.next_seq > 1
         else _find_undated_to(fresh),
@@ -61,8 +63,8 @@ def apply_request(
         chunks=chunks,
         style=verdict.style,
         turn_at=now if memory.turn_at is None else max(memory.turn_at, now),
+        views=record_view(memory, newest_seq, verdict, sent, asked_at),
     )
-    return replace(after, views=record_view(memory, after, verdict, sent, asked_at))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,20 @@ MAX_COVERED_CORRECTIONS = 32
 
 def record_view(
     memory: Memory,
-    after: Memory,
+    newest_seq: int,
     verdict: Verdict,
     sent: SentHistory,
     asked_at: float,
 ) -> tuple[View, ...]:
     """Return the recorded attempts with this request at the end; an equal older one is dropped.
-    `memory` is from before the turn, `after` has its messages. `asked_at`: when the request came. A
-    retry that changes nothing keeps the time of the first attempt."""
+    `memory` is from before the turn, `newest_seq` of its newest message. `asked_at`: when the
+    request came. A retry that changes nothing keeps the time of the first attempt."""
     sent_count = sent.count
     if not sent_count:
         return memory.views
-    newest = after.tail[-1].seq if after.tail else after.coverage
     # without new messages: other clients may have spoken between what was stored ahead and its
     # reply
-    position = newest if verdict.new else verdict.after_seq
+    position = newest_seq if verdict.new else verdict.after_seq
     view = View(
         count=sent_count,
         digest=sent.digest,
@@ -42,7 +41,7 @@ def record_view(
         seq=position,
         end=verdict.end,
         reply=_find_stored_reply(memory, verdict),
-        cells=_view_cells(verdict, memory.next_seq, after.coverage),
+        cells=_view_cells(verdict, memory.next_seq, memory.coverage),
         asked_at=asked_at,
     )
     others = [other for other in memory.views if other.digest != view.digest]
