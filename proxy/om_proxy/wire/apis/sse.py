@@ -20,6 +20,10 @@ class Event(NamedTuple):
     data: bytes
 
 
+# the form in which they write events with a name
+_NAMED_EVENT = re.compile(rb"event: ([^\n]+)\ndata: ([^\n]*)")
+
+
 class EventDecoder:
     """A decoder for bytes that are cut anywhere. An event is complete when its closing blank line
     has begun."""
@@ -43,9 +47,11 @@ class EventDecoder:
         *blocks, rest = data.split(b"\n\n")
         is_between_events = self._is_between_events()
         for block in blocks:
-            # the form in which model servers write events
+            # the form in which most model servers write events
             if block.startswith(b"data:") and b"\n" not in block and is_between_events:
                 yield Event(b"message", block[5:].removeprefix(b" "))
+            elif is_between_events and (named := _NAMED_EVENT.fullmatch(block)):
+                yield Event(named[1], named[2])
             else:
                 yield from self._feed_lines(block + b"\n\n")
                 is_between_events = True
