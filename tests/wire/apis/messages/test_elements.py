@@ -12,6 +12,7 @@ import pytest
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.messages import elements
 from om_proxy.wire.apis.messages.elements import ElementUnits, cut_element, find_starts, read_units
+from om_proxy.wire.apis.units import NONE_MARKED
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 A = {"type": "tool_result", "tool_use_id": "a", "content": "1"}
@@ -48,7 +49,7 @@ def test_the_units_of_an_element(element: bytes, units: list[bytes]) -> None:
     """Their stored bytes have no marks; a string is a block of text; what is odd stays."""
     assert find_starts([element]) == array("L", [0] * len(units))
     assert read_units(element) == units
-    assert list(ElementUnits([element], find_starts([element]))) == units
+    assert list(ElementUnits([element], find_starts([element]), NONE_MARKED)) == units
 
 
 def test_blocks_keep_their_bytes() -> None:
@@ -65,7 +66,7 @@ def test_units_begin_where_their_elements_do() -> None:
 def test_a_result_costs_the_same_among_thousands() -> None:
     """Each element is read once, not once for each of its units."""
     raw = said("user", [A] * 20_000)
-    units = ElementUnits([raw], find_starts([raw]))
+    units = ElementUnits([raw], find_starts([raw]), NONE_MARKED)
     with patch.object(elements, "read_units", wraps=elements.read_units) as read:
         assert set(units) == {said("user", [A])}
     assert read.call_count == 1

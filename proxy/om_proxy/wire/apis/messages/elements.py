@@ -11,9 +11,13 @@ from msgspec import Raw
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.messages.marks import list_raws, remove_marks
 from om_proxy.wire.apis.messages.reading import RESULT_TYPE
-from om_proxy.wire.apis.units import Units
+from om_proxy.wire.apis.units import Units, find_elements_with
 
 USER, ASSISTANT = Raw(b'"user"'), Raw(b'"assistant"')
+
+# what each request is searched for; nobody escapes these words
+SYSTEM_WORD, REFERENCE_WORD, COMPACTION_WORD = b'"system"', b'"tool_reference"', b'"compaction"'
+WORDS = (SYSTEM_WORD, REFERENCE_WORD, COMPACTION_WORD)
 
 _NULL = Raw(b"null")
 _RESULT_WORD = f'"{RESULT_TYPE}"'.encode()  # nobody escapes it
@@ -60,14 +64,24 @@ class ElementUnits(Units):
 
     __slots__ = ()
 
-    def __init__(self, elements: Sequence[bytes], starts: array[int]) -> None:
-        super().__init__(elements, starts, lambda raws, part: read_units(raws[0])[part])
+    def __init__(self, elements: Sequence[bytes], starts: array[int], marked: array[int]) -> None:
+        super().__init__(elements, starts, lambda raws, part: read_units(raws[0])[part], marked)
 
     def _unit_at(self, index: int) -> bytes:
         if index not in self._units:
             raw = self.elements[self.starts[index]]
             self._units.update(enumerate(read_units(raw), index - self.find_part(index)))
         return self._units[index]
+
+
+def find_marked(raws: Sequence[bytes]) -> array[int]:
+    """Return the elements that hold one of `WORDS`."""
+    return array("L", find_elements_with(raws, WORDS))
+
+
+def list_elements_with(sent: Units, word: bytes) -> list[int]:
+    """List the elements of a request that hold this one of `WORDS`."""
+    return [element for element in sent.marked if word in sent.elements[element]]
 
 
 def read_units(raw: bytes) -> list[bytes]:

@@ -12,18 +12,23 @@ from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
 from om_proxy.wire.apis.json_text import parse_lax
-from om_proxy.wire.apis.messages.elements import ASSISTANT, cut_element, read_element, write_message
+from om_proxy.wire.apis.messages.elements import (
+    ASSISTANT,
+    REFERENCE_WORD,
+    SYSTEM_WORD,
+    cut_element,
+    list_elements_with,
+    read_element,
+    write_message,
+)
 from om_proxy.wire.apis.messages.reading import is_result, list_blocks
-from om_proxy.wire.apis.units import Units, find_elements_with
+from om_proxy.wire.apis.units import Units
 
 MAX_KEPT_SYSTEM_MESSAGES = 32
 MAX_LOADED_STEPS = 16
 UNTIL_NEXT_USER_MESSAGE = "next_user_message"
 
-# nobody escapes these words
-SYSTEM_WORD = b'"system"'
 REFERENCE = "tool_reference"
-REFERENCE_WORD = f'"{REFERENCE}"'.encode()
 SEARCH_RESULT = "tool_search_tool_result"
 
 _DIGITS = re.compile(r"\d+")
@@ -32,7 +37,7 @@ _DIGITS = re.compile(r"\d+")
 def list_kept_system_messages(sent: Units, in_tail: Set[int]) -> list[bytes]:
     """List the system messages that are not in the tail, in order; of equal texts the newest."""
     kept: dict[str, bytes] = {}
-    for element in reversed(find_elements_with(sent.elements, (SYSTEM_WORD,))):
+    for element in reversed(list_elements_with(sent, SYSTEM_WORD)):
         if len(kept) == MAX_KEPT_SYSTEM_MESSAGES:
             break
         raw = sent.elements[element]
@@ -49,7 +54,7 @@ def list_loaded_steps(sent: Units, in_tail: Set[int]) -> list[bytes]:
     tool the newest step."""
     steps: dict[int, tuple[bytes, ...]] = {}
     loaded: set[str] = set()
-    for element in reversed(find_elements_with(sent.elements, (REFERENCE_WORD,))):
+    for element in reversed(list_elements_with(sent, REFERENCE_WORD)):
         message = parse_lax(sent.elements[element]) or {}
         names = set(_list_loaded_tools(message))
         # a client's search is answered by the user, a server's in the reply itself

@@ -11,7 +11,12 @@ from msgspec import Raw
 from om_proxy.common.reasons import Reason
 from om_proxy.wire.apis.api import TURN, Kind, Request
 from om_proxy.wire.apis.json_text import parse_lax
-from om_proxy.wire.apis.messages.elements import USER, read_element
+from om_proxy.wire.apis.messages.elements import (
+    COMPACTION_WORD,
+    USER,
+    list_elements_with,
+    read_element,
+)
 from om_proxy.wire.apis.messages.marks import MARK_WORD, list_marks
 from om_proxy.wire.apis.messages.messages_request import get_units
 from om_proxy.wire.apis.messages.reading import list_blocks
@@ -22,7 +27,6 @@ Headers = Sequence[tuple[bytes, bytes]]  # names in lower case
 SESSION_HEADER = b"x-claude-code-session-id"
 AGENT_HEADER = b"x-claude-code-agent-id"
 COMPACTION = "compaction"
-COMPACTION_WORD = f'"{COMPACTION}"'.encode()  # nobody escapes it
 
 _NULL = Raw(b"null")
 
@@ -72,7 +76,7 @@ def _is_mark_early(sent: Units) -> bool:
 
 
 def _has_compaction(sent: Units) -> bool:
-    for place in find_elements_with(sent.elements, (COMPACTION_WORD,)):
+    for place in list_elements_with(sent, COMPACTION_WORD):
         message = parse_lax(sent.elements[place]) or {}
         blocks = list_blocks(message.get("content"))
         if any(isinstance(block, dict) and block.get("type") == COMPACTION for block in blocks):

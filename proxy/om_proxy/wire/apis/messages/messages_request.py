@@ -24,9 +24,15 @@ from om_proxy.wire.apis.chat.chat_request import (
     read_model,
 )
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
-from om_proxy.wire.apis.messages.elements import ASSISTANT, ElementUnits, find_starts, read_element
+from om_proxy.wire.apis.messages.elements import (
+    ASSISTANT,
+    ElementUnits,
+    find_marked,
+    find_starts,
+    read_element,
+)
 from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split
-from om_proxy.wire.apis.units import Units, build_units_split, join_starts
+from om_proxy.wire.apis.units import Units, build_units_split, join_marked, join_starts
 
 PICTURE_WORD = b'"image"'  # nobody escapes it
 
@@ -56,7 +62,7 @@ def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Re
     if members is None:
         raise Unreadable("not a JSON object with a list of messages")
     raws = tuple(map(bytes, members.messages))
-    units = ElementUnits(raws, find_starts(raws))
+    units = ElementUnits(raws, find_starts(raws), find_marked(raws))
     return _build_request(api, body, body, readable, members, units)
 
 
@@ -104,7 +110,8 @@ def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | N
         return None
     new = raws[1:]
     elements = SlicedMessages(body, start, known_split, new)
-    units = ElementUnits(elements, join_starts(known_split, find_starts(new)))
+    starts = join_starts(known_split, find_starts(new))
+    units = ElementUnits(elements, starts, join_marked(known_split, find_marked(new)))
     return _build_request(api, body, frame, frame, members, units)
 
 
