@@ -187,13 +187,13 @@ async def test_messages() -> None:
     expected = tokens.count(
         view_parsed({"role": "user", "content": "The upload limit is 40 MB."}), encode, "gpt-4o"
     )
-    assert await counter.count({7: raw, 9: raw}, "gpt-4o") == {7: expected, 9: expected}
+    assert await counter.count({7: raw, 9: raw}, "gpt-4o", "chat") == {7: expected, 9: expected}
     for _ in range(2):
-        assert await counter.count_instructions((raw, raw), "gpt-4o") == 2 * (
+        assert await counter.count_instructions((raw, raw), "gpt-4o", "chat") == 2 * (
             expected + MESSAGE_FRAMING_TOKENS
         )
-    assert await counter.count({}, "gpt-4o") == {}
-    assert await counter.count_instructions((), "gpt-4o") == 0
+    assert await counter.count({}, "gpt-4o", "chat") == {}
+    assert await counter.count_instructions((), "gpt-4o", "chat") == 0
     assert counter.tokens("The upload limit") == encode("The upload limit")
 
 
@@ -201,7 +201,7 @@ async def test_long_messages() -> None:
     """Long messages, counted off the event loop, give the same counts."""
     text = "word " * encodings.OFF_LOOP_CHARS
     raw = b'{"role":"user","content":"%s"}' % text.encode()
-    counted = await TokenCounter().count({1: raw}, "gpt-4o")
+    counted = await TokenCounter().count({1: raw}, "gpt-4o", "chat")
     assert counted == {
         1: tokens.count(
             view_parsed({"role": "user", "content": text}),
@@ -216,7 +216,7 @@ async def test_long_messages() -> None:
 )
 async def test_unreadable_messages(raw: bytes) -> None:
     """An unreadable message counts as its text."""
-    assert (await TokenCounter().count({1: raw}, "gpt-4o"))[1] > 0
+    assert (await TokenCounter().count({1: raw}, "gpt-4o", "chat"))[1] > 0
 
 
 async def test_parts_that_are_read_and_not_written() -> None:
@@ -224,7 +224,7 @@ async def test_parts_that_are_read_and_not_written() -> None:
     counted."""
     for depth in range(800, 1_000):
         raw = b'{"role":"user","content":[{"type":"x","x":' + b"[" * depth + b"]" * depth + b"}]}"
-        assert (await TokenCounter().count({1: raw}, "gpt-4o"))[1] > 0
+        assert (await TokenCounter().count({1: raw}, "gpt-4o", "chat"))[1] > 0
 
 
 # ── prices and limits ─────────────────────────────────────────────────────────────────────────────

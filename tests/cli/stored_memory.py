@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 from msgspec.structs import replace
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     Failures,
@@ -68,16 +69,17 @@ async def store_thread(
     *,
     title: str | None = None,
     failures: int = 0,
+    api: ApiName = "chat",
 ) -> None:
     """Store a thread where `om.yaml` in this folder names the store: two messages, one with an
-    active note and one with a chunk. `text`: of all of them."""
+    active note and one with a chunk. `text`: of all of them. `api`: that the messages came by."""
     (folder / "om.yaml").write_text(CONFIG)
     raw = orjson.dumps({"role": "user", "content": text})
     prints = [bytes(15) + bytes([seq]) for seq in (1, 2)]
     chains = [extend_chain(EMPTY_CHAIN, prints[0])]
     chains.append(extend_chain(chains[0], prints[1]))
     messages = tuple(
-        Message(seq, Item(raw, "user", prints[seq - 1]), chains[seq - 1], 3, SAID_AT)
+        Message(seq, Item(raw, "user", prints[seq - 1], api=api), chains[seq - 1], 3, SAID_AT)
         for seq in (1, 2)
     )
     note, chunk = (

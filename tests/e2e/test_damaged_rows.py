@@ -37,6 +37,7 @@ DAMAGE = [
     ("message", "role", NO_TEXT),
     ("message", "calls", "x"),
     ("message", "answers", NO_UTF8),
+    ("message", "api", "x"),
     ("message", "live", NO_STATE),
     ("observation", "model", NO_UTF8),
     ("observation", "title", NO_UTF8),

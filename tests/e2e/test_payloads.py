@@ -100,7 +100,7 @@ def others(text: str) -> str:
             assistant(text, ("c", text, text)),
         )
     ]
-    return render_other_threads([(LABEL, [summarize_message(one) for one in raw])])
+    return render_other_threads([(LABEL, [summarize_message(one, "chat") for one in raw])])
 
 
 def parsed(text: str) -> str:

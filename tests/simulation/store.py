@@ -412,7 +412,7 @@ class Disk:
         )
 
     def move_tenant(
-        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
+        self, old: str, new: str, fingerprint: Callable[[bytes, str], bytes | None]
     ) -> MoveResult:
         moving = {key: thread for key, thread in self.threads.items() if key.tenant == old}
         if name_conflicts := sum(key._replace(tenant=new) in self.threads for key in moving):
@@ -447,13 +447,13 @@ class Disk:
         self,
         thread: Thread,
         key: Key,
-        fingerprint: Callable[[bytes], bytes | None],
+        fingerprint: Callable[[bytes, str], bytes | None],
         labels: dict[str, str],
         shared: dict[str, rekeying.Chains],
     ) -> None:
         head, kept = thread.head, sorted(thread.messages.items())
         items = {seq: row.message.item for seq, row in kept}
-        moved = {seq: fingerprint(item.raw) or item.fp for seq, item in items.items()}
+        moved = {seq: fingerprint(item.raw, item.api) or item.fp for seq, item in items.items()}
         rows = [
             rekeying.Row(seq, r.parent, r.live, items[seq].fp, r.message.chain, moved[seq])
             for seq, r in kept
@@ -782,7 +782,7 @@ class SimulatedStore(SearchedWithoutIndex):
         return found._replace(result=found.result._replace(database="gone", log="gone"))
 
     async def move_tenant(
-        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
+        self, old: str, new: str, fingerprint: Callable[[bytes, str], bytes | None]
     ) -> MoveResult:
         disk = await self._reach()
         moved = disk.move_tenant(old, new, fingerprint)

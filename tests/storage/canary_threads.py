@@ -41,7 +41,7 @@ Cells = Mapping[str, list[Any]]
 PLAIN_COLUMNS = frozenset(
     {
         *("migration.name", "migration.checksum", "migration.applied_at", "secret.value"),
-        *("lease.holder", "message.encoding", "message.fp", "message.chain"),
+        *("lease.holder", "message.encoding", "message.api", "message.fp", "message.chain"),
         *("observation.state", "observation.chain", "observation.kind", "observation.sources"),
         *("reflection.sources", "generation.why", "event.type", "event.tenant"),
         *("audit.who", "audit.what", "audit.label", "audit.counts", "audit.tenant"),

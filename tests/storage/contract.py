@@ -59,7 +59,15 @@ from tests.storage.generations_contract import GenerationsContract
 from tests.storage.idle_contract import IdleContract
 from tests.storage.ledger_contract import LedgerContract
 from tests.storage.listing_contract import ListingContract
-from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things, store_covered
+from tests.storage.memory_builder import (
+    KEY,
+    MemoryBuilder,
+    full_item,
+    full_thread,
+    item,
+    small_things,
+    store_covered,
+)
 from tests.storage.moving_contract import MovingContract
 from tests.storage.people_machine import PEOPLE, PeopleMachine
 from tests.storage.race_contract import RaceContract
@@ -98,7 +106,7 @@ async def read_everything(store: Store, key: Key) -> tuple[Any, ...]:
 
 def moved_item(text: str, role: str = "user", **more: Any) -> Item:
     one = item(text, role, **more)
-    return replace(one, fp=moved_fingerprint(one.raw))
+    return replace(one, fp=moved_fingerprint(one.raw, one.api))
 
 
 Step = Callable[[MemoryBuilder], object]
@@ -567,6 +575,46 @@ class StoreContract(
         without = await store.commit(stored, replace(stored, tail=(first, *stored.tail[1:])))
         assert (await store.refresh(stored)).tail == without.tail
         assert [m.look_ups for m in (await store.load(KEY)).tail] == [None, *kept[1:]]
+
+    async def test_no_field_of_a_message_is_left_out(self, store: Store) -> None:
+        """Each has another value than its default: a line that is forgotten where a row is written
+        or read is noticed. It holds for the whole row, and for its parts that change alone."""
+        thread = full_thread()
+        broken = thread.interrupt_reply(full_item("broken"))
+        plain = Message(0, Item(b"", "", b""), b"", 0, 0.0)
+        for one, other in ((thread.tail[0], plain), (thread.tail[0].item, plain.item)):
+            names = one.__struct_fields__
+            assert [name for name in names if getattr(one, name) == getattr(other, name)] == []
+        stored = await store.commit(Memory(key=KEY), thread.memory(), [broken])
+        for api in ("messages", "chat", "responses"):
+            first = thread.tail[0]
+            thread.every[1] = replace(first, item=replace(first.item, api=api))
+            held, stored = (
+                stored,
+                await store.commit(stored, replace(stored, tail=tuple(thread.tail))),
+            )
+            assert await store.refresh(held) == await store.load(KEY) == stored
+            messages = await store.stored_messages(KEY, 0, limit=9)
+            assert [message.message for message in messages] == list(thread.every.values())
+            assert await store.messages_by_seq(KEY, (1, 2)) == tuple(thread.tail)
+        await store.move_tenant(KEY.tenant, OTHER_TENANT_KEY.tenant, lambda *_: None)
+        thread.drop_look_ups()  # they name threads by labels of the old tenant
+        assert await store.messages(OTHER_TENANT_KEY, 0) == tuple(thread.tail)
+
+    async def test_a_message_of_another_api_keeps_its_name_without_look_ups(
+        self, store: Store
+    ) -> None:
+        """Its look-ups quote a thread that is forgotten."""
+        gone = KEY._replace(thread="gone")
+        thread = full_thread()
+        label = label_thread(await store.secret(), gone)[:8].encode()
+        quote = LookedUp((Round(b"call", (b"[" + label + b".m1] word",)),), None, 9)
+        thread.every = {seq: replace(m, look_ups=quote) for seq, m in thread.every.items()}
+        await store.commit(Memory(key=gone), MemoryBuilder(gone).chat(2).memory())
+        await store.commit(Memory(key=KEY), thread.memory())
+        await store.forget(gone)
+        thread.drop_look_ups()
+        assert await store.messages(KEY, 0) == tuple(thread.tail)
 
     @pytest.mark.parametrize("text", ODD_TEXTS.values(), ids=ODD_TEXTS.keys())
     async def test_odd_text_survives(self, store: Store, text: str) -> None:
@@ -1438,7 +1486,7 @@ class StoreContract(
         monkeypatch.setattr(
             sharing,
             "item",
-            lambda *said: replace(item_of(*said), fp=moved_fingerprint(item_of(*said).raw)),
+            lambda *said: replace(item_of(*said), fp=moved_fingerprint(item_of(*said).raw, "chat")),
         )
         expected = sharing.Resource(
             "AB", key=shared_log, label=lambda key: label_thread(secret, key)
@@ -1491,7 +1539,7 @@ class StoreContract(
         await store.move_tenant(
             KEY.tenant,
             OTHER_TENANT_KEY.tenant,
-            lambda raw: None if raw == odd else moved_fingerprint(raw),
+            lambda raw, api: None if raw == odd else moved_fingerprint(raw, api),
         )
         moved = (await store.load(OTHER_TENANT_KEY)).tail
         assert [m.item.fp == thread.every[m.seq].item.fp for m in moved] == [False, True, False]

@@ -51,7 +51,7 @@ TITLE = Event(
 )
 
 
-def moved_fingerprint(raw: bytes) -> bytes:
+def moved_fingerprint(raw: bytes, api: str) -> bytes:
     """Return the fingerprint of a message under another tenant."""
     return hashlib.blake2b(raw, key=b"moved", digest_size=16).digest()
 

@@ -234,7 +234,7 @@ class LedgerContract:
         new_nameless = THEIRS._replace(resource="gone")
         lines = dict.fromkeys((LINE, nameless, new_nameless, third), FIGURES)
         await store.add_to_ledger(batch(1, lines))
-        await store.move_tenant(KEY.tenant, THEIRS.tenant, lambda raw: None)
+        await store.move_tenant(KEY.tenant, THEIRS.tenant, lambda *_: None)
         assert await by_resource(store) == {
             f"{THEIRS.tenant}/{KEY.resource}": 1,
             f"{THEIRS.tenant}/": 2,

@@ -54,6 +54,11 @@ def message(
     return item(json.dumps(said), role, calls=calls, answers=answers)
 
 
+def full_item(text: str) -> Item:
+    """Return a message of which no field is at its default."""
+    return item(text, calls=("call",), answers="other", api="responses")
+
+
 def look_up(raw: bytes) -> LookedUp:
     """Return look-ups with this message in each of their messages."""
     one = Round(b'{"role":"assistant","calls":' + raw + b"}", (raw, raw + b" "))
@@ -314,6 +319,13 @@ class MemoryBuilder:
             title="title",
             model="observer",
         )
+
+
+def full_thread() -> MemoryBuilder:
+    """Return a thread with two messages of which no field is at its default."""
+    thread = MemoryBuilder().say(full_item("one"), full_item("two"))
+    thread.every = {seq: replace(m, look_ups=look_up(b"{}")) for seq, m in thread.every.items()}
+    return thread
 
 
 def small_things() -> dict[str, Any]:

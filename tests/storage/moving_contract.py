@@ -17,7 +17,7 @@ from om_proxy.storage.values.listing import ThreadSelection
 from om_proxy.storage.values.store_description import MAX_COUNTED_TOKENS
 from om_proxy.storage.values.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
-from tests.storage.memory_builder import KEY, MemoryBuilder, message, small_things
+from tests.storage.memory_builder import KEY, MemoryBuilder, full_thread, message, small_things
 
 BORN_AT = 1_700_000_000.5
 
@@ -65,6 +65,15 @@ class MovingContract:
         assert [listed async for listed in list_keys(store)] == [(KEY, BORN_AT)]
         after = await store.commit(restored, replace(restored, turns=restored.turns + 1))
         assert await store.refresh(restored) == after
+
+    async def test_no_field_of_a_restored_message_is_left_out(self, store: Store) -> None:
+        thread = full_thread()
+        await store.commit(Memory(key=KEY), thread.memory())
+        whole = await read_whole_thread(store, KEY)
+        assert whole
+        await store.forget(KEY)
+        await store.restore(whole)
+        assert await store.messages(KEY, 0) == tuple(thread.tail)
 
     async def test_nothing_is_restored_over_what_is_stored(self, store: Store) -> None:
         """Unless that is named by its version; then it is replaced, with its events."""

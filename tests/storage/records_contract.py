@@ -196,7 +196,7 @@ class RecordsContract:
         await store.add_audit([AuditRecord(NOW, "who", "other", "x", labels[0])])
         await store.add_receipt(RECEIPT._replace(id="theirs", tenant="other", label=labels[0]))
         before = await store.audit("s")
-        await store.move_tenant("s", "new", lambda _: None)
+        await store.move_tenant("s", "new", lambda *_: None)
         assert await store.audit("s") == ()
         moved = await store.audit("new")
         assert tuple(record.label for record in reversed(moved)) == expected
@@ -216,7 +216,7 @@ class RecordsContract:
         """The records of both tenants and later ones: each once, the newest first."""
         for tenant in ("s", "new", "s"):
             await store.add_audit([AuditRecord(NOW, "who", tenant, tenant)] * 2)
-        await store.move_tenant("s", "new", lambda _: None)
+        await store.move_tenant("s", "new", lambda *_: None)
         await store.add_audit([AuditRecord(NOW, "who", "new", "later")] * 2)
         read: list[AuditRecord] = []
         while page := await store.audit("new", read[-1].id if read else None, 3):

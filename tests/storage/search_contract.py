@@ -228,7 +228,7 @@ class SearchContract:
 
     async def test_a_moved_tenant_is_searched_under_its_new_name(self, store: Store) -> None:
         passages = await self._two_threads(store)
-        await store.move_tenant(KEY.tenant, "renamed", lambda raw: None)
+        await store.move_tenant(KEY.tenant, "renamed", lambda *_: None)
         assert not (await store.find_passages(KEY, ["zeta"])).messages
         renamed = [key._replace(tenant="renamed") for key in (KEY, SECOND)]
         await index_all(store, *renamed)

@@ -160,7 +160,7 @@ def _render_message(message: Message, pairs: ToolPairs, attachments: Attachments
 def _view_message(message: Message) -> MessageView | None:
     """Return the message's view, or None if it is unreadable: with numbers beyond all bounds, or too
     many levels."""
-    return view_message(message.item.raw)
+    return view_message(message.item.raw, message.item.api)
 
 
 def _name_speaker(role: str, name: object) -> str:

@@ -27,6 +27,7 @@ from om_proxy.storage.values.stored_rows import GenerationEntries, StoredMessage
 from om_proxy.storage.whole_threads import list_keys, list_resources
 
 EXPORT_FORMAT = 1
+API_FORMAT = 2  # of an export with messages that came by another API than chat
 MAX_EXPORT_ATTEMPTS = 5
 # of messages that may hold images: a page is in memory at once
 MESSAGES_PER_PAGE = 50
@@ -62,7 +63,7 @@ class MemoryExporter:
             raise NotFound("there is no memory of this thread")
         versions: dict[Key, int] = {}
         yield _header()
-        async for record in self._export_keys(self._list_one(key), versions, set()):
+        async for record in _add_format(self._export_keys(self._list_one(key), versions, set())):
             yield record
         yield _end(_count_threads(versions))
 
@@ -72,6 +73,10 @@ class MemoryExporter:
         if resource is not None and await self.store.resource(tenant, resource) is None:
             raise NotFound("there is no memory of this resource")
         yield _header()
+        async for record in _add_format(self._export_resources(tenant, resource)):
+            yield record
+
+    async def _export_resources(self, tenant: str, resource: str | None) -> AsyncIterator[Record]:
         thread_count = 0
         async for listed in list_resources(self.store, tenant, resource):
             versions: dict[Key, int] = {}
@@ -181,8 +186,19 @@ class MemoryExporter:
             yield _generation_record(GenerationEntries(empty, ()), began)
 
 
-def _header() -> Record:
-    return {"om": "export", "format": EXPORT_FORMAT, "secret": None}
+def _header(number: int = EXPORT_FORMAT) -> Record:
+    return {"om": "export", "format": number, "secret": None}
+
+
+async def _add_format(records: AsyncIterator[Record]) -> AsyncIterator[Record]:
+    """Yield the records, and before the first message that came by another API than chat that the
+    format is `API_FORMAT`: an older release would take it for one of chat."""
+    is_said = False
+    async for record in records:
+        if "api" in record and not is_said:
+            is_said = True
+            yield _header(API_FORMAT)
+        yield record
 
 
 def _end(threads: int) -> Record:
@@ -214,7 +230,9 @@ def _select_fields(value: Struct, left_out: Sequence[str]) -> Record:
 
 
 def _message_record(stored: StoredMessage) -> Record:
-    message = stored.message
+    message, item = stored.message, encode_value(stored.message.item)
+    if item["api"] == "chat":
+        del item["api"]
     # few messages have look-ups, and only those a field for them
     look_ups = {} if message.look_ups is None else {"look_ups": encode_value(message.look_ups)}
     return {
@@ -222,7 +240,7 @@ def _message_record(stored: StoredMessage) -> Record:
         "seq": message.seq,
         "state": stored.state,
         "parent": stored.parent,
-        **encode_value(message.item),
+        **item,
         "chain": encode_value(message.chain),
         "tokens": message.tokens,
         "at": message.at,

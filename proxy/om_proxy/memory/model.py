@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct, field
 from msgspec.structs import force_setattr, replace
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.ledger import EMPTY_LEDGER, History, ThreadLedger
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.rounds import LookedUp
@@ -84,13 +85,14 @@ def resource_key(key: Key) -> Key:
 
 
 class Item(Struct, frozen=True):
-    """One message as it came on the wire, in the neutral form: a chat message's JSON."""
+    """One message as it came on the wire."""
 
     raw: bytes  # its JSON exactly as received; forwarded as it is, unknown keys included
     role: str
     fp: Digest  # 16 bytes, keyed per tenant; memory/message_view.py
     calls: tuple[str, ...] = ()  # ids of the tool calls it makes
     answers: str | None = None  # id of the tool call it is the result of
+    api: ApiName = "chat"  # that it came by, whose room reads its JSON (wire/apis/registry.py)
 
 
 class Mark(NamedTuple):

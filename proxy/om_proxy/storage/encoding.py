@@ -10,11 +10,22 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
-from om_proxy.memory.model import Beginning, Failures, Key, Memory, Message, Part, Pin, Style, View
+from om_proxy.memory.model import (
+    Beginning,
+    Failures,
+    Key,
+    Memory,
+    Message,
+    Part,
+    Pin,
+    Style,
+    View,
+)
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.value_bounds import Line, Name, Number, PastSeconds, ShownNumber, Sum
 from om_proxy.storage.encryption.row_cipher import KEY_ID_BYTES, RowCipher, ThreadCiphers
@@ -261,6 +272,18 @@ def encode_calls(calls: tuple[str, ...]) -> str | None:
 
 def decode_calls(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(json.loads(text))
+
+
+def encode_api(api: ApiName) -> str | None:
+    return None if api == "chat" else api
+
+
+def decode_api(column: object) -> ApiName:
+    """Return the API of a message. Raise ValueError for what is none: a row may be damaged."""
+    for name in API_NAMES:
+        if column == encode_api(name):
+            return name
+    raise ValueError("a stored message is of no API")
 
 
 def encode_text(text: str) -> bytes:

@@ -58,3 +58,28 @@ def test_a_page_says_how_to_read_on(folder: Path, capsys: pytest.CaptureFixture[
     assert main(["messages", "t", "--cursor", cursor, *CONFIG]) == 0
     assert capsys.readouterr().out.startswith("2 user, 20")
     assert main(["messages", "t", "--cursor", cursor, "--all", *CONFIG]) == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "heading"),
+    [
+        (("messages", "t"), "1 user by messages, 20"),
+        (("search", "bees"), "t m1 of t, user by messages, 20"),
+        (("notes", "show", "t", "1", "--messages"), "\n1 User by messages, 20"),
+    ],
+)
+def test_the_api_stands_beside_a_message_that_is_not_of_chat(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: tuple[str, ...],
+    heading: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asyncio.run(store_thread(tmp_path, Key("local", "t", "t"), api="messages"))
+    assert main([*command, *CONFIG]) == 0
+    assert heading in capsys.readouterr().out
+    assert main([*command, "--json", *CONFIG]) == 0
+    answer = orjson.loads(capsys.readouterr().out)
+    lines = answer["messages" if command[0] == "notes" else "items"]
+    assert {line["api"] for line in lines} == {"messages"}

@@ -66,7 +66,7 @@ async def test_threads_that_come_with_an_old_turn(
     assert await walker.run_once() == 2
     await add_thread(store, Key("other", "other", "imported"), 5.0)
     assert await walker.run_once() == 0
-    await store.move_tenant(KEY.tenant, "moved", lambda _: None)
+    await store.move_tenant(KEY.tenant, "moved", lambda *_: None)
     machine_now += FULL_WALK_S
     assert await walker.run_once() == 4
     assert await count_indexed(store, KEY._replace(tenant="moved")) == 2

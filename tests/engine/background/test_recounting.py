@@ -40,12 +40,12 @@ class Counting(TokenCounter):
         self.gate: asyncio.Event | None = None
         self.asked = asyncio.Event()
 
-    async def count(self, raws: Mapping[int, bytes], model: str) -> dict[int, int]:
+    async def count(self, raws: Mapping[int, bytes], model: str, api: str) -> dict[int, int]:
         self.counted.append([*raws.values()])
         if self.gate and len(raws) > 1:
             self.asked.set()
             await self.gate.wait()
-        return await super().count(raws, model)
+        return await super().count(raws, model, api)
 
 
 class Talk:
@@ -92,7 +92,7 @@ async def talk() -> AsyncIterator[Talk]:
 async def recounted(talk: Talk, model: str) -> list[tuple[str, int]]:
     """Return the counts of the tail by this model's encoding."""
     encoding, tail = talk.catalogue.encoding(model), (await talk.p.memory()).tail
-    found = await TokenCounter().count({m.seq: m.item.raw for m in tail}, model)
+    found = await TokenCounter().count({m.seq: m.item.raw for m in tail}, model, "chat")
     return [(encoding, found[m.seq]) for m in tail]
 
 

@@ -56,9 +56,9 @@ async def test_without_usage_the_reply_is_counted_once() -> None:
     counted: list[int] = []
 
     class Counting(TokenCounter):
-        async def count(self, raws: Any, model: str) -> dict[int, int]:
+        async def count(self, raws: Any, model: str, api: str) -> dict[int, int]:
             counted.append(len(raws))
-            return await super().count(raws, model)
+            return await super().count(raws, model, api)
 
     async with open_turns() as t:
         counter = Counting()

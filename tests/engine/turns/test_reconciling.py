@@ -13,17 +13,17 @@ RAWS = {3: b'{"role":"user","content":"the van is at the dock"}', 4: b'{"role":"
 
 
 class Failing(TokenCounter):
-    async def count(self, raws: Mapping[int, bytes], model: str) -> dict[int, int]:
+    async def count(self, raws: Mapping[int, bytes], model: str, api: str) -> dict[int, int]:
         raise MemoryError
 
 
 async def test_counts() -> None:
-    counts, encoding = await count_messages(TokenCounter(), Facts(), KEY, RAWS, "gpt-4o")
+    counts, encoding = await count_messages(TokenCounter(), Facts(), KEY, RAWS, "gpt-4o", "chat")
     assert (counts, encoding) == ({3: 6, 4: 0}, "o200k_base")
 
 
 async def test_without_messages_nothing_is_counted() -> None:
-    assert await count_messages(Failing(), Facts(), KEY, {}, "gpt-4o") == ({}, "")
+    assert await count_messages(Failing(), Facts(), KEY, {}, "gpt-4o", "chat") == ({}, "")
 
 
 async def test_a_count_that_fails_is_estimated() -> None:
@@ -31,6 +31,6 @@ async def test_a_count_that_fails_is_estimated() -> None:
     failed: list[ExtraFailed] = []
     facts = Facts()
     facts.subscribe(failed.append, ExtraFailed)
-    counts, encoding = await count_messages(Failing(), facts, KEY, RAWS, "gpt-4o")
+    counts, encoding = await count_messages(Failing(), facts, KEY, RAWS, "gpt-4o", "chat")
     assert (counts, encoding) == ({3: 13, 4: 4}, "")
     assert [(fact.extra, fact.error) for fact in failed] == [("tokens", "MemoryError")]

@@ -25,9 +25,9 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.changes import Change
 from om_proxy.storage.whole_threads import list_keys, list_tenants, read_whole_thread
-from om_proxy.wire.apis.registry import read_item
+from om_proxy.wire.apis.registry import APIS, read_item
 from tests.storage.contract import MOVES
-from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.memory_builder import KEY, MemoryBuilder, message
 from tests.storage.moving_contract import store_eventful
 from tests.storage.shared_machine import share_log
 
@@ -74,6 +74,37 @@ async def test_an_import_of_an_export_is_the_export(stores: tuple[Store, Store])
     again = await take(second, lines)
     assert (again.threads, again.present_threads) == (0, 2)
     assert [await second.version(key) async for key, _ in list_keys(second)] == versions
+
+
+async def test_messages_of_another_api_come_back(
+    stores: tuple[Store, Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such an export says a format that older releases refuse, before the first of these messages.
+    A release without that API refuses it too, and writes nothing."""
+    first, second = stores
+    chat, other = MemoryBuilder(), MemoryBuilder(KEY._replace(thread="two"))
+    await first.commit(Memory(key=KEY), chat.chat(2).memory())
+    other.say(*(replace(message(text), api="messages") for text in ("one", "two")))
+    await first.commit(Memory(key=other.key), other.memory())
+    lines = await export(first)
+    records = [json.loads(line) for line in lines]
+    assert [record["format"] for record in records if record["om"] == "export"] == [1, 2]
+    begin = records.index({"om": "export", "format": 2, "secret": None})
+    assert [record.get("api") for record in records[begin:-1]] == [None, "messages", "messages"]
+    assert not any("api" in record for record in records[:begin])
+    with monkeypatch.context() as older:
+        older.delitem(APIS, "messages")
+        with pytest.raises(UsageError, match="cannot read messages of messages; use a newer"):
+            await take(second, lines)
+        assert [key async for key, _ in list_keys(second)] == []
+    with pytest.raises(UsageError, match=r"message\.api is not one of chat, responses, messages"):
+        await take(second, [line.replace(b'"api":"messages"', b'"api":"x"') for line in lines])
+    await take(second, lines, into_tenant="new")
+    moved = await second.messages(other.key._replace(tenant="new"), 0)
+    assert [(m.item.raw, m.item.api) for m in moved] == [
+        (m.item.raw, "messages") for m in other.tail
+    ]
+    assert len(await export(second)) == len(lines)
 
 
 def test_any_thread_comes_back(tmp_path: Path) -> None:
@@ -133,7 +164,7 @@ def say(key: Key, secret: bytes, texts: Sequence[str]) -> MemoryBuilder:
     thread = MemoryBuilder(key)
     for number, text in enumerate(texts):
         raw = json.dumps({"role": "assistant" if number % 2 else "user", "content": text})
-        thread.say(read_item(raw.encode(), fingerprint_key(secret, key.tenant)))
+        thread.say(read_item(raw.encode(), fingerprint_key(secret, key.tenant), "chat"))
     return thread
 
 
@@ -203,7 +234,8 @@ async def test_a_broken_line_names_its_number(stores: tuple[Store, Store]) -> No
         (3, lines[2].replace(b'"state":"', b'"state":"un'), "message.state is not one of"),
         (2, lines[1].replace(b'"resource":"', b'"resource":"\\u0000'), "thread.resource"),
         (2, lines[1].replace(b'"label"', b'"lable"'), "thread.label"),
-        (1, lines[0].replace(b'"format":1', b'"format":2'), "format 2"),
+        (1, lines[0].replace(b'"format":1', b'"format":3'), "format 3"),
+        (1, lines[0].replace(b'"format":1', b'"format":2'), "header"),
         (1, lines[1], "header"),
     ]
     for number, line, said in broken:

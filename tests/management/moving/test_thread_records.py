@@ -75,7 +75,7 @@ async def test_thread_is_built_again(tmp_path: Path, steps: Sequence[Step]) -> N
         (b'[{"role": "user"}]\n', "line 1: this is no JSON object"),
         (
             b'{"role": "user"}\n',
-            "line 1: no record of format 1 is of the kind None: give what `om-proxy export` has written",
+            "line 1: no record of an export is of the kind None: give what `om-proxy export` has written",
         ),
         (
             b'{"om":"export","form',

@@ -17,7 +17,11 @@ from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.shared.migrate import Migration, list_migrations
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
-STEP = Migration(2, "next", "ALTER TABLE om.thread ADD COLUMN next integer NOT NULL DEFAULT 7;")
+STEP = Migration(
+    list_migrations("postgres")[-1].number + 1,
+    "next",
+    "ALTER TABLE om.thread ADD COLUMN next integer NOT NULL DEFAULT 7;",
+)
 
 
 @pytest.fixture
@@ -100,7 +104,8 @@ async def test_a_schema_of_main_before_it_had_one_is_refused(
     memory = await older.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
     await connection.execute("UPDATE migration SET name = 'memory', checksum = '9a44'")
     await connection.execute(
-        "INSERT INTO migration (number, name, checksum) VALUES (2, 'encryption', '7b03')"
+        "INSERT INTO migration (number, name, checksum) VALUES ($1, 'encryption', '7b03')",
+        STEP.number,
     )
     await connection.execute("UPDATE schema SET version = 13")
     listed = "SELECT number, checksum, applied_at, version FROM migration, schema ORDER BY 1"

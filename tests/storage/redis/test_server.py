@@ -111,7 +111,7 @@ async def test_the_rights_that_the_guide_names_are_enough(
     )
     await store.lease(KEY, "me", 9.0)
     await store.commit(memory, replace(memory, turns=7))
-    await store.move_tenant(KEY.tenant, "new", lambda _: None)
+    await store.move_tenant(KEY.tenant, "new", lambda *_: None)
     assert (await store.forget(KEY._replace(tenant="new"))).messages == 4
     await store.wait_erased()
     await store.close()

@@ -20,6 +20,8 @@ from om_proxy.storage.sqlite.schema import require_own_database
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
+NEXT_NUMBER = list_migrations("sqlite")[-1].number + 1
+
 
 def list_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
@@ -59,7 +61,10 @@ async def test_a_database_of_main_before_it_had_one_schema_is_refused(tmp_path: 
     await store.close()
     with contextlib.closing(sqlite3.connect(file)) as db, db:
         db.execute("UPDATE migration SET name = 'memory', checksum = '9a44'")
-        db.execute("INSERT INTO migration (number, name, checksum) VALUES (2, 'shared', '7b03')")
+        db.execute(
+            "INSERT INTO migration (number, name, checksum) VALUES (?, 'shared', '7b03')",
+            (NEXT_NUMBER,),
+        )
         db.execute("UPDATE schema SET (version, min_reader, min_writer) = (25, 14, 14)")
     before = file.read_bytes()
     for create in (True, False):
@@ -76,7 +81,9 @@ async def test_the_next_release_adds_its_step(
     file = tmp_path / "om.db"
     store = await SqliteStore.open(file)
     memory = await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
-    step = Migration(2, "next", "ALTER TABLE thread ADD COLUMN next INTEGER NOT NULL DEFAULT 7;")
+    step = Migration(
+        NEXT_NUMBER, "next", "ALTER TABLE thread ADD COLUMN next INTEGER NOT NULL DEFAULT 7;"
+    )
     with monkeypatch.context() as next_release:
         shipped = (*list_migrations("sqlite"), step)
         next_release.setattr(schema, "list_migrations", lambda _: shipped)

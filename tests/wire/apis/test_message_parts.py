@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from om_proxy.memory.model import Item
 from om_proxy.memory.recall.quoted_message import QuotedPart
+from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.message_parts import read_message_parts, summarize_message
+from om_proxy.wire.apis.registry import APIS, read_item
 
 
 @pytest.mark.parametrize(
@@ -69,15 +72,15 @@ from om_proxy.wire.apis.message_parts import read_message_parts, summarize_messa
 )
 def test_parts(role: str, message: dict[str, object], parts: list[QuotedPart]) -> None:
     raw = orjson.dumps({"role": role, **message})
-    assert list(read_message_parts(raw, role)) == parts
+    assert list(read_message_parts(Item(raw, role, bytes(16)))) == parts
 
 
 def test_what_no_parser_takes() -> None:
     """Half a surrogate pair is replaced; bytes that are no message are shown as they are."""
-    assert read_message_parts(rb'{"content": "a\ud83d"}', "user") == (
+    assert read_message_parts(Item(rb'{"content": "a\ud83d"}', "user", bytes(16))) == (
         QuotedPart("text", "a\ufffd"),
     )
-    assert read_message_parts(b'{"content": \xff', "user") == (
+    assert read_message_parts(Item(b'{"content": \xff', "user", bytes(16))) == (
         QuotedPart("text", '{"content": \ufffd'),
     )
 
@@ -112,14 +115,14 @@ CALL = {"id": "c", "type": "function", "function": {"name": "look", "arguments":
     ],
 )  # fmt: skip
 def test_what_is_said(message: dict[str, Any], speaker: str, parts: tuple[str, ...]) -> None:
-    assert summarize_message(orjson.dumps(message)) == (speaker, parts)
+    assert summarize_message(orjson.dumps(message), "chat") == (speaker, parts)
 
 
 @pytest.mark.parametrize(
     "raw", [b"", b"\xff", b"[]", b"7", b'"x"', b"{", b'{"role":"user"', b"[" * 100_000]
 )
 def test_what_is_no_message_says_nothing(raw: bytes) -> None:
-    assert summarize_message(raw) == ("Unknown", ())
+    assert summarize_message(raw, "chat") == ("Unknown", ())
 
 
 names = st.sampled_from(["role", "content", "type", "text", "tool_calls", "function", "name"])
@@ -132,10 +135,42 @@ json = st.recursive(
 @given(st.dictionaries(st.sampled_from(["role", "content", "tool_calls"]), json))
 def test_any_message_can_be_told(message: dict[str, Any]) -> None:
     """Never an exception, never a part that says nothing."""
-    speaker, parts = summarize_message(orjson.dumps(message))
+    speaker, parts = summarize_message(orjson.dumps(message), "chat")
     assert len(speaker) <= 40
     assert all(part.strip() for part in parts)
 
 
 def test_lone_surrogates_can_be_told() -> None:
-    assert summarize_message(b'{"role":"user","content":"a\\ud800b"}')[0] in ("User", "Unknown")
+    assert summarize_message(b'{"role":"user","content":"a\\ud800b"}', "chat")[0] in (
+        "User",
+        "Unknown",
+    )
+
+
+@pytest.mark.parametrize(
+    ("api", "raw"),
+    [
+        ("chat", b'{"role":"user","content":[{"type":"text","text":"hello"}]}'),
+        (
+            "messages",
+            b'{"role":"user","content":[{"type":"document","source":{"type":"text","data":"hello"}}]}',
+        ),
+        (
+            "responses",
+            b'[{"type":"message","role":"user","content":[{"type":"input_text","text":"hello"}]}]',
+        ),
+    ],
+)
+def test_a_message_is_read_by_the_room_of_its_api(
+    monkeypatch: pytest.MonkeyPatch, api: str, raw: bytes
+) -> None:
+    """One of an API that this release does not know is text: its bytes."""
+    item = read_item(raw, bytes(32), api)
+    assert item.api == api
+    assert read_message_parts(item) == (QuotedPart("text", "hello"),)
+    assert summarize_message(raw, api) == ("User", ("hello",))
+    monkeypatch.delitem(APIS, api)
+    assert read_message_parts(item) == (QuotedPart("text", raw.decode()),)
+    assert summarize_message(raw, api) == ("Unknown", ())
+    with pytest.raises(Unreadable, match=f"cannot read messages of {api}"):
+        read_item(raw, bytes(32), api)

@@ -51,25 +51,24 @@ class TokenCounter:
         """Return the name of the model's encoding, to store beside a count."""
         return encodings.find_encoding_name(model)
 
-    async def count(self, raws: Mapping[int, bytes], model: str) -> dict[int, int]:
-        """Return the payload tokens of each message by the message's key in `raws`."""
+    async def count(self, raws: Mapping[int, bytes], model: str, api: str) -> dict[int, int]:
+        """Return the payload tokens of each message by the message's key in `raws`. `api`: that they
+        came by."""
         if not raws:
             return {}
         await encodings.load_ranks(model)
         size = sum(map(len, raws.values()))
         if size < encodings.OFF_LOOP_CHARS:
-            return _count_messages(raws, encodings.create_encoder(model), model)
+            return _count_messages(raws, encodings.create_encoder(model), model, api)
+        work = partial(_count_messages, raws, encodings.create_encoder(model), model, api)
         if size < MIN_SLOT_BYTES:
-            return await asyncio.to_thread(
-                _count_messages, raws, encodings.create_encoder(model), model
-            )
-        return await self._count_in_slot(raws, model)
+            return await asyncio.to_thread(work)
+        return await self._count_in_slot(work)
 
-    async def _count_in_slot(self, raws: Mapping[int, bytes], model: str) -> dict[int, int]:
+    async def _count_in_slot(self, work: Callable[[], dict[int, int]]) -> dict[int, int]:
         """Count in a thread, at most one for each core. All others wait here, where a cancelled
         count holds nothing."""
         await self._slots.acquire()
-        work = partial(_count_messages, raws, encodings.create_encoder(model), model)
         counting = asyncio.get_running_loop().run_in_executor(None, work)
         counting.add_done_callback(self._end_slot)
         # if the caller is cancelled, the thread continues: its slot is free when the thread ends
@@ -80,28 +79,28 @@ class TokenCounter:
         if not counting.cancelled():
             counting.exception()  # a caller that still waits gets it
 
-    async def count_instructions(self, raws: Sequence[bytes], model: str) -> int:
+    async def count_instructions(self, raws: Sequence[bytes], model: str, api: str) -> int:
         """Return the tokens that the instructions cost in a prompt."""
         if not raws:
             return 0
         key = (model, hash(tuple(raws)))
         total = self._instructions.get(key)
         if total is None:
-            payload_tokens = await self.count(dict(enumerate(raws)), model)
+            payload_tokens = await self.count(dict(enumerate(raws)), model, api)
             total = sum(payload_tokens.values()) + MESSAGE_FRAMING_TOKENS * len(raws)
             self._instructions.put(key, total)
         return total
 
 
 def _count_messages(
-    raws: Mapping[int, bytes], encode: Callable[[str], int], model: str
+    raws: Mapping[int, bytes], encode: Callable[[str], int], model: str, api: str
 ) -> dict[int, int]:
-    return {key: count_message(raw, encode, model) for key, raw in raws.items()}
+    return {key: count_message(raw, encode, model, api) for key, raw in raws.items()}
 
 
-def count_message(raw: bytes, encode: Callable[[str], int], model: str) -> int:
+def count_message(raw: bytes, encode: Callable[[str], int], model: str, api: str) -> int:
     """Count the tokens of a message's payload. An unreadable message counts as text."""
     with suppress(ValueError, RecursionError):  # a thousand nested brackets cannot be written again
-        if (message := view_message(raw)) is not None:
+        if (message := view_message(raw, api)) is not None:
             return tokens.count(message, encode, model)
     return encode(raw.decode("utf-8", "replace"))

@@ -25,15 +25,20 @@ def print_messages(answer: MessageList) -> None:
     for line in answer.items:
         text = line.excerpt
         if line.raw is not None:
-            _, texts = summarize_message(bytes(line.raw))
+            _, texts = summarize_message(bytes(line.raw), line.api)
             text = "\n".join(texts)
         print_heading(
-            f"{line.seq} {line.role}, {render_time(line.at)}, "
+            f"{line.seq} {line.role}{render_api(line.api)}, {render_time(line.at)}, "
             f"{render_count(line.tokens, 'token')}, {render_state(line)}"
         )
         print_text(text)
         print_text("")
     print_way_on(answer.cursor)
+
+
+def render_api(api: str | None) -> str:
+    """Name the API that a message came by, where it is not chat."""
+    return "" if api in (None, "chat") else f" by {api}"
 
 
 def render_state(line: MessageLine) -> str:
@@ -58,7 +63,8 @@ def print_found(answer: FoundList) -> None:
     """Print where each message or line of a note is, and its text."""
     for item in answer.items:
         print_heading(
-            f"{item.thread} m{item.seq} of {item.resource}, {item.role}, {render_time(item.at)}"
+            f"{item.thread} m{item.seq} of {item.resource}, {item.role}{render_api(item.api)}, "
+            f"{render_time(item.at)}"
         )
         print_text(item.excerpt)
         print_text("")

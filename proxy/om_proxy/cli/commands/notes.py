@@ -12,6 +12,7 @@ from om_proxy.cli.answers import (
     render_number,
     render_time,
 )
+from om_proxy.cli.commands.messages import render_api
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi
 from om_proxy.cli.thread_choice import find_thread
@@ -103,10 +104,11 @@ def print_provenance(answer: EntryProvenance) -> None:
 
 
 def print_message(message: SourceMessage) -> None:
-    speaker, texts = summarize_message(bytes(message.raw or b""))
+    speaker, texts = summarize_message(bytes(message.raw or b""), message.api)
     print_text("")
     print_heading(
-        f"{message.seq} {speaker}, {render_time(message.at)}, {render_number(message.tokens)} tokens"
+        f"{message.seq} {speaker}{render_api(message.api)}, {render_time(message.at)}, "
+        f"{render_number(message.tokens)} tokens"
     )
     print_text("\n".join(texts))
 

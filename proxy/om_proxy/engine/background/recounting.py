@@ -56,9 +56,10 @@ class Recounter:
         encoding = self._token_counter.encoding(model)
         outdated = (message for message in memory.tail if message.encoding != encoding)
         by_seq = {message.seq: message for message in _take_affordable(outdated)}
-        counted = await self._token_counter.count(
-            {seq: message.item.raw for seq, message in by_seq.items()}, model
-        )
+        counted: dict[int, int] = {}
+        for api in {message.item.api for message in by_seq.values()}:
+            raws = {seq: m.item.raw for seq, m in by_seq.items() if m.item.api == api}
+            counted |= await self._token_counter.count(raws, model, api)
         counts = {seq: (by_seq[seq].item, tokens) for seq, tokens in counted.items()}
         change = partial(apply_counts, counts=counts, encoding=encoding)
         await self._memories.update(memory.key, change, row_id=memory.row_id)

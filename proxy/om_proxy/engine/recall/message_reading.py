@@ -104,11 +104,12 @@ def quote_message(stored: StoredMessage, conversation: Conversation) -> QuotedMe
         message.seq,
         message.item.role,
         message.at,
-        read_message_parts(message.item.raw, message.item.role),
+        read_message_parts(message.item),
         stored.state,
         is_dated=message.seq > conversation.memory.undated_to,
         label=conversation.shown_label,
         title=None if conversation.is_current else conversation.memory.title,
+        api=message.item.api,
     )
 
 
@@ -145,7 +146,7 @@ def has_unnamed_result(page: Sequence[StoredMessage]) -> bool:
 
 def _read_names(stored: StoredMessage) -> Mapping[str, str]:
     item = stored.message.item
-    return read_call_names(item.raw) if item.calls else {}
+    return read_call_names(item) if item.calls else {}
 
 
 def _name_results(

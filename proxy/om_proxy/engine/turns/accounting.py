@@ -182,7 +182,10 @@ class Accountant:
     async def _count_tokens(self, turn: PreparedTurn, reply: Reply) -> int:
         if reply.message is None:
             return 0
-        counts = await self.token_counter.count({0: reply.message}, turn.opened.request.model or "")
+        request = turn.opened.request
+        counts = await self.token_counter.count(
+            {0: reply.message}, request.model or "", request.api.name
+        )
         return counts[0]
 
 

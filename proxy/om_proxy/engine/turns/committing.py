@@ -205,6 +205,7 @@ class Committer:
                 turn.key,
                 {0: interrupted.raw},
                 turn.request.model or "",
+                interrupted.api,
             )
             after, message = number_interrupted_reply(
                 after, interrupted, counts[0], ended_at, encoding
@@ -330,7 +331,7 @@ class Committer:
         item, encoding = reply or interrupted, ""
         if item is not None and reply_tokens is None:
             counts, encoding = await count_messages(
-                self.token_counter, facts, turn.key, {0: item.raw}, model
+                self.token_counter, facts, turn.key, {0: item.raw}, model, item.api
             )
             reply_tokens = counts[0]
         elif item is not None:
@@ -356,7 +357,7 @@ class Committer:
         beside = [look_ups.beside] if look_ups.beside else []
         rounds = (*look_ups.rounds, *beside)
         messages = [raw for one in rounds for raw in (one.assistant, *one.results)]
-        counts = await self.token_counter.count(dict(enumerate(messages)), model)
+        counts = await self.token_counter.count(dict(enumerate(messages)), model, "chat")
         tokens = sum(counts.values()) + MESSAGE_FRAMING_TOKENS * len(messages)
         return look_ups._replace(tokens=tokens)
 

@@ -141,7 +141,7 @@ class ContextPreviewer:
     ) -> tuple[PromptPart, ...]:
         request = turn.opened.request
         instructions = await self.token_counter.count_instructions(
-            request.instructions, request.model or ""
+            request.instructions, request.model or "", request.api.name
         )
         parts = [PromptPart("instructions", instructions, is_stable=True)]
         is_rewritten = turn.body is not None

@@ -90,8 +90,8 @@ def _reconcile_with(
     return reconcile(build_transcript(), sent, hints, texts)
 
 
-def _read_wording(raw: bytes) -> Wording | None:
-    view = view_message(raw)
+def _read_wording(raw: bytes, api: str) -> Wording | None:
+    view = view_message(raw, api)
     return None if view is None else read_wording(view, write_canonical)
 
 
@@ -247,9 +247,17 @@ class Reconciler:
             uncounted = await run_off_loop(changed_count, partial(find_uncounted, verdict, sent))
         elif changed_count:
             uncounted = find_uncounted(verdict, sent)
-        tokens, encoding = await count_messages(
-            self.token_counter, self.memories.facts, memory.key, uncounted, model or ""
-        )
+        tokens: Mapping[int, int] = {}
+        encoding = ""
+        if uncounted:
+            tokens, encoding = await count_messages(
+                self.token_counter,
+                self.memories.facts,
+                memory.key,
+                uncounted,
+                model or "",
+                sent.api,
+            )
         apply = partial(
             apply_request,
             base,
@@ -296,7 +304,7 @@ class Reconciler:
                 compare = partial(_reconcile_with, build_transcript, sent, hints, texts)
                 answer = await run_off_loop(message_count, compare)
             if isinstance(answer, NeedTexts):
-                texts = await self._read_texts(memory, answer.seqs)
+                texts = await self._read_texts(memory, answer.seqs, sent.api)
                 message_count += len(answer.seqs)
             elif not isinstance(answer, NeedOutline):
                 return answer
@@ -315,8 +323,8 @@ class Reconciler:
                 message_count += len(outline.live)
                 has_outline = True
 
-    async def _read_texts(self, memory: Memory, seqs: Sequence[int]) -> Texts:
-        """Read these messages for a comparison by their texts."""
+    async def _read_texts(self, memory: Memory, seqs: Sequence[int], api: str) -> Texts:
+        """Read these messages for a comparison by their texts. `api`: of the sent ones."""
         wanted = set(seqs)
         messages = [message for message in memory.tail if message.seq in wanted]
         covered = sorted(wanted.difference([message.seq for message in messages]))
@@ -327,9 +335,9 @@ class Reconciler:
             stored = {
                 message.seq: StoredText(wording, message.item.fp)
                 for message in messages
-                if (wording := _read_wording(message.item.raw))
+                if (wording := _read_wording(message.item.raw, message.item.api))
             }
-            return Texts(stored, _read_wording)
+            return Texts(stored, partial(_read_wording, api=api))
 
         return read() if len(seqs) <= MANY_MESSAGES else await run_off_loop(len(seqs), read)
 
@@ -480,7 +488,12 @@ class Reconciler:
 
 
 async def count_messages(
-    token_counter: TokenCounter, facts: Facts, key: Key, raws: Mapping[int, bytes], model: str
+    token_counter: TokenCounter,
+    facts: Facts,
+    key: Key,
+    raws: Mapping[int, bytes],
+    model: str,
+    api: str,
 ) -> tuple[Mapping[int, int], str]:
     """Return the payload tokens of each message by its key in `raws`, and the name of the encoding.
     Without a message, or of estimates, it is empty: these are counted again after the reply."""
@@ -488,7 +501,7 @@ async def count_messages(
         return {}, ""
 
     async def count() -> tuple[Mapping[int, int], str]:
-        return await token_counter.count(raws, model), token_counter.encoding(model)
+        return await token_counter.count(raws, model, api), token_counter.encoding(model)
 
     counted = await facts.await_extra("tokens", key, None, count)
     if counted is not None:

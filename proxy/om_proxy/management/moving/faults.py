@@ -26,7 +26,7 @@ from om_proxy.storage.shared.rekeying import ResourceRekeying, rekey_whole_threa
 from om_proxy.storage.values.listing import ThreadInfo
 from om_proxy.storage.values.stored_rows import StoredMessage, WholeThread
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.registry import read_item
+from om_proxy.wire.apis.registry import APIS, read_item
 
 _Row = TypeVar("_Row", Message, Observation)
 MENDABLE_FIELDS = frozenset(("tokens", "source_tokens", "at", "depth"))
@@ -114,7 +114,7 @@ def repair_thread(whole: WholeThread) -> WholeThread:
         )
     )
     rekeying = ResourceRekeying(key.tenant, key.tenant, key.resource, [key.thread], str)
-    whole = rekey_whole_thread(whole, key, rekeying, lambda _: None)
+    whole = rekey_whole_thread(whole, key, rekeying, lambda *_: None)
     memory = whole.memory
     covered = [s.message for s in _list_live(whole) if s.message.seq <= memory.coverage]
     last_seq = max((stored.message.seq for stored in whole.messages), default=0)
@@ -145,10 +145,13 @@ def _describe_reach(reach: int, coverage: int) -> str:
 
 
 def _read_true_item(item: Item) -> Item:
-    """Return the item as its JSON says. What is no message of a chat becomes the text of one. The
-    fingerprint stays: by it the client's message is known."""
+    """Return the item as its JSON says. What is no message of its API becomes the text of one of
+    chat. The fingerprint stays: by it the client's message is known. What a newer release wrote by
+    an API of its own stays."""
+    if item.api not in APIS:
+        return item
     try:
-        return replace(read_item(item.raw, _NO_KEY), fp=item.fp)
+        return replace(read_item(item.raw, _NO_KEY, item.api), fp=item.fp)
     except Unreadable:
         role = item.role if item.role == "assistant" else "user"
         text = item.raw.decode("utf-8", "replace")

@@ -397,14 +397,14 @@ class _Importer:
         return rekeyed[-1:] + rekeyed[:-1]
 
 
-def create_fingerprint(secret: bytes, tenant: str) -> Callable[[bytes], bytes | None]:
-    """Return the function that makes a message's fingerprint from its JSON; None for what is no
-    message of the API."""
+def create_fingerprint(secret: bytes, tenant: str) -> Callable[[bytes, str], bytes | None]:
+    """Return the function that makes a message's fingerprint from its JSON and its API; None for
+    what is no message of that."""
     key = fingerprint_key(secret, tenant)
 
-    def fingerprint(raw: bytes) -> bytes | None:
+    def fingerprint(raw: bytes, api: str) -> bytes | None:
         try:
-            return read_item(raw, key).fp
+            return read_item(raw, key, api).fp
         except Unreadable:
             return None
 

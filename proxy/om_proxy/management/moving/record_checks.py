@@ -10,7 +10,7 @@ from om_proxy.memory.lifecycle.pins import MAX_PINNED_TOKENS, MAX_PINS
 from om_proxy.memory.model import MAX_VIEWS, RESOURCE_THREAD, Item, Observation
 from om_proxy.storage.values.stored_rows import StoredMessage, WholeThread
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.registry import read_item
+from om_proxy.wire.apis.registry import APIS, read_item
 
 # a byte of text is a token at most, beside some for framing; an image of which nothing is seen takes
 # a few dozen bytes
@@ -25,7 +25,7 @@ def check_message(stored: StoredMessage) -> None:
     is, and the rules go by the rest."""
     message = stored.message
     said, place = message.item, f"message {message.seq}"
-    read = _read_message(said.raw, place)
+    read = _read_message(said.raw, place, said.api)
     for name in ("role", "calls", "answers"):
         if getattr(read, name) != getattr(said, name):
             raise UsageError(f"{place}: {name} is not that of its JSON, `raw`; {WHAT_TO_REPAIR}")
@@ -34,17 +34,21 @@ def check_message(stored: StoredMessage) -> None:
         rounds = message.look_ups.rounds + tuple(filter(None, (message.look_ups.beside,)))
         texts = [text for one in rounds for text in (one.assistant, *one.results)]
         for text in texts:
-            _read_message(text, f"{place}.look_ups")
+            _read_message(text, f"{place}.look_ups", "chat")
         # with framing
         _check_tokens(message.look_ups.tokens, b"".join(texts), f"{place}.look_ups")
 
 
-def _read_message(raw: bytes, place: str) -> Item:
+def _read_message(raw: bytes, place: str, api: str) -> Item:
+    if api not in APIS:
+        raise UsageError(
+            f"{place}: this release cannot read messages of {api}; use a newer release"
+        )
     try:
-        return read_item(raw, _NO_KEY)
+        return read_item(raw, _NO_KEY, api)
     except Unreadable as exc:
         raise UsageError(
-            f"{place} is not the JSON of a chat message; leave the thread out, or {WHAT_TO_REPAIR}"
+            f"{place} is not the JSON of a {api} message; leave the thread out, or {WHAT_TO_REPAIR}"
         ) from exc
 
 

@@ -14,7 +14,7 @@ import orjson
 from msgspec.structs import replace
 
 from om_proxy.common.errors import UsageError
-from om_proxy.management.memory_export import EXPORT_FORMAT, LOG_RECORDS, OWN_RECORDS
+from om_proxy.management.memory_export import API_FORMAT, EXPORT_FORMAT, LOG_RECORDS, OWN_RECORDS
 from om_proxy.management.moving.value_decoding import (
     Record,
     ValueDecoder,
@@ -68,6 +68,10 @@ class ExportHeader(NamedTuple):
     secret: bytes | None  # of the store that it comes from; None: it does not say
 
 
+class LaterFormat(NamedTuple):
+    """What follows in this export is of `API_FORMAT`."""
+
+
 class ExportEnd(NamedTuple):
     """The last record: without it, an export is not whole."""
 
@@ -99,6 +103,7 @@ class GenerationRecord(NamedTuple):
 
 Decoded = (
     ExportHeader
+    | LaterFormat
     | ExportEnd
     | ForgottenThread
     | ThreadHead
@@ -164,7 +169,7 @@ class RecordDecoder:
                 return self._read_note(Pin, record)
             case kind:
                 raise UsageError(
-                    f"no record of format {EXPORT_FORMAT} is of the kind {reprlib.repr(kind)}: {WHAT_TO_GIVE}"
+                    f"no record of an export is of the kind {reprlib.repr(kind)}: {WHAT_TO_GIVE}"
                 )
 
     def _read_note(self, as_type: type[_Note], record: Record) -> _Note:
@@ -207,11 +212,13 @@ class RecordDecoder:
         return StoredMessage(message, self._read(record, "parent", Number), state)
 
 
-def _read_header(record: Record) -> ExportHeader:
+def _read_header(record: Record) -> ExportHeader | LaterFormat:
+    if record.get("format") == API_FORMAT:
+        return LaterFormat()
     if record.get("format") != EXPORT_FORMAT:
         raise UsageError(
-            f"this export has format {reprlib.repr(record.get('format'))}, and this release reads format "
-            f"{EXPORT_FORMAT}; use a newer release"
+            f"this export has format {reprlib.repr(record.get('format'))}, and this release reads formats "
+            f"{EXPORT_FORMAT} and {API_FORMAT}; use a newer release"
         )
     secret = record.get("secret")
     if secret is None:

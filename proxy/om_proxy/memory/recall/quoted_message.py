@@ -6,6 +6,7 @@ import re
 from datetime import datetime, tzinfo
 from typing import Literal, NamedTuple
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.dates import MONTH_NAMES, read_time
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.message_ids import write_message_id
@@ -40,6 +41,7 @@ class QuotedMessage(NamedTuple):
     is_dated: bool = True  # False: said at `at` or at any time before
     label: str = ""  # of its conversation, if that is another one than the current
     title: str | None = None  # of that
+    api: ApiName = "chat"
 
     @property
     def id(self) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.model import EMPTY_CHAIN, Item, View, extend_chain
 
 if TYPE_CHECKING:
@@ -167,6 +168,11 @@ class SentHistory(Struct, frozen=True):
     @property
     def count(self) -> int:
         return len(self.raws)
+
+    @property
+    def api(self) -> ApiName:
+        """The API that all of them came by. Parses the newest."""
+        return self.item(self.count - 1).api
 
     def items(self, start: int = 0, stop: int | None = None) -> list[Item]:
         """Return the messages from `start` up to `stop`, parsed."""

@@ -115,12 +115,13 @@ class MemoryMoving(StoredThreads, Protocol):
     """Threads that come from another tenant or store."""
 
     async def move_tenant(
-        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
+        self, old: str, new: str, fingerprint: Callable[[bytes, str], bytes | None]
     ) -> MoveResult:
         """Move all rows of the tenant `old` to the tenant `new`, as if they had been there from the
         start: with new fingerprints, chains, recorded attempts, and labels under the store's own
         secret. Records of the audit, and receipts, go along; those about threads that are forgotten
-        keep their labels. `fingerprint` takes a message's JSON; if it returns None, the old fingerprint stays.
+        keep their labels. `fingerprint` takes a message's JSON and its API; if it returns
+        None, the old fingerprint stays.
 
         If both tenants have a thread or a shared log of the same name, nothing moves. Otherwise one
         resource moves after the other, each as a whole or not at all, so that a second call

@@ -19,6 +19,7 @@ from om_proxy.memory.model import Key, Mark, Memory, Message, Observation, Refle
 from om_proxy.memory.recall.kept_look_ups import quotes_thread
 from om_proxy.storage.encoding import (
     decode_look_ups,
+    encode_api,
     encode_calls,
     encode_parts,
     encode_state,
@@ -42,7 +43,7 @@ from om_proxy.storage.shared.row_decoding import NOTE, REFLECTION
 from om_proxy.storage.values.stored_events import StoredEvent
 from om_proxy.storage.values.stored_rows import StoredMessage
 
-LOOK_UPS_PLACE = 10  # in a mark that has any
+LOOK_UPS_PLACE = 10  # in a mark that has them, or an API behind them
 
 encode = msgspec.msgpack.encode
 
@@ -131,11 +132,9 @@ def create_thread_row(memory: Memory, cipher: RowCipher, others: bytes) -> Threa
 
 
 def encode_mark(placed: PlacedMessage, cipher: RowCipher) -> bytes:
-    """Encode all of a message but its JSON. Few messages have look-ups, and only those a place for
-    them."""
+    """Encode all of a message but its JSON."""
     message, item = placed.message, placed.message.item
-    look_ups = seal_look_ups(cipher, message)
-    return encode(
+    return _join_mark(
         (
             message.seq,
             item.fp,
@@ -147,9 +146,25 @@ def encode_mark(placed: PlacedMessage, cipher: RowCipher) -> bytes:
             message.at,
             message.encoding,
             placed.parent,
-            *([] if look_ups is None else [look_ups]),
-        )
+        ),
+        seal_look_ups(cipher, message),
+        encode_api(item.api),
     )
+
+
+def _join_mark(columns: Sequence[Any], look_ups: bytes | None, api: str | None) -> bytes:
+    """Encode a mark. Few messages have look-ups or another API than chat, and only those a place for
+    them."""
+    if api is not None:
+        return encode((*columns, look_ups, api))
+    return encode(columns if look_ups is None else (*columns, look_ups))
+
+
+def _split_mark(data: bytes) -> tuple[row_decoding.Row, bytes | None, str | None]:
+    """Return the columns that all marks have, the look-ups and the API."""
+    columns = decode_row(data)
+    look_ups, api = (*columns[LOOK_UPS_PLACE:], None, None)[:2]
+    return columns[:LOOK_UPS_PLACE], look_ups, api
 
 
 def decode_row(data: bytes) -> tuple[Any, ...]:
@@ -171,40 +186,44 @@ def seal_raw(seq: int, raw: bytes, cipher: RowCipher) -> bytes:
 
 
 def decode_message(mark: bytes, raw: bytes, cipher: RowCipher) -> Message:
-    columns = decode_row(mark)
-    look_ups = columns[LOOK_UPS_PLACE] if len(columns) > LOOK_UPS_PLACE else None
-    return row_decoding.decode_message((*columns[:9], raw, look_ups), cipher)
+    columns, look_ups, api = _split_mark(mark)
+    return row_decoding.decode_message((*columns[:9], raw, look_ups, api), cipher)
 
 
 def has_look_ups(mark: bytes) -> bool:
-    return len(decode_row(mark)) > LOOK_UPS_PLACE
+    return _split_mark(mark)[1] is not None
 
 
 def may_quote(mark: bytes, label: str, cipher: RowCipher) -> bool:
     """Return whether the message has look-ups that quote the thread with this label. What no key
     opens says nothing."""
-    columns = decode_row(mark)
-    if len(columns) <= LOOK_UPS_PLACE:
+    columns, look_ups, _ = _split_mark(mark)
+    if look_ups is None:
         return False
     try:
-        opened = cipher.open(b"message", columns[0], b"look_ups", columns[LOOK_UPS_PLACE])
+        opened = cipher.open(b"message", columns[0], b"look_ups", look_ups)
     except UnopenedText:
         return False
     return quotes_thread(decode_look_ups(opened), label)
 
 
+def read_api(mark: bytes) -> str | None:
+    """Return the stored name of the message's API, unchecked."""
+    return _split_mark(mark)[2]
+
+
 def drop_look_ups(mark: bytes) -> bytes:
-    return encode(decode_row(mark)[:LOOK_UPS_PLACE])
+    columns, _, api = _split_mark(mark)
+    return _join_mark(columns, None, api)
 
 
 def reseal_mark(data: bytes, old: RowCipher, new: RowCipher) -> bytes | None:
     """Return the mark with its look-ups under the new key; None for a mark without any."""
-    columns = decode_row(data)
-    if len(columns) <= LOOK_UPS_PLACE:
+    columns, look_ups, api = _split_mark(data)
+    if look_ups is None:
         return None
     place = (b"message", columns[0], b"look_ups")
-    opened = old.open(*place, columns[LOOK_UPS_PLACE])
-    return encode((*columns[:LOOK_UPS_PLACE], new.seal(*place, opened)))
+    return _join_mark(columns, new.seal(*place, old.open(*place, look_ups)), api)
 
 
 def decode_stored_message(

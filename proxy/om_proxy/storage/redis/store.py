@@ -605,7 +605,7 @@ class RedisStore(SearchedWithoutIndex):
         await self._pool.write(lambda s: record_keeping.add_receipt(s, receipt))
 
     async def move_tenant(
-        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
+        self, old: str, new: str, fingerprint: Callable[[bytes, str], bytes | None]
     ) -> MoveResult:
         label_of = await self._secret.create_labeler()
         name_conflicts = await self._pool.read(

@@ -92,9 +92,7 @@ class ResourceMove:
         changes.move_thread(old_key, self._resource.new)
         moved_marks = {
             # kept look-ups name threads by their old labels
-            seq: rows.encode(
-                (seq, fp, chain, *rows.decode_row(marks[seq])[3 : rows.LOOK_UPS_PLACE])
-            )
+            seq: rows.encode((seq, fp, chain, *rows.decode_row(rows.drop_look_ups(marks[seq]))[3:]))
             for seq, fp, chain in thread.list_message_keys()
         }
         changes.set_fields(session.keys.of_thread("marks", new_key), moved_marks)
@@ -125,7 +123,10 @@ class ResourceMove:
                 seq, fp, chain = rows.decode_row(mark)[:3]
                 parent = rows.decode_parent(mark)
                 raw = cipher.open(b"message", seq, b"raw", sealed)
-                messages.append(self._resource.identify(seq, parent, int(state), fp, chain, raw))
+                api = rows.read_api(mark)
+                messages.append(
+                    self._resource.identify(seq, parent, int(state), fp, chain, raw, api)
+                )
                 marks[seq] = mark
             count = len(page)
             last_seq = messages[-1].seq if messages else 0

@@ -24,7 +24,7 @@ from om_proxy.storage.values.changes import MoveResult
 from om_proxy.storage.values.stored_rows import WholeThread
 
 MessageIdentity = rekeying.Row
-Fingerprint = Callable[[bytes], bytes | None]
+Fingerprint = Callable[[bytes, str], bytes | None]
 SAME_NAME_CAME = "a thread of the same name was made while the tenant was moved; run it again"
 
 
@@ -42,10 +42,11 @@ class MovingResource:
         return ResourceRekeying(self.old, self.new, self.name, threads, self.label_of)
 
     def identify(
-        self, seq: int, parent: int, live: int, fp: bytes, chain: bytes, raw: bytes
+        self, seq: int, parent: int, live: int, fp: bytes, chain: bytes, raw: bytes, api: str | None
     ) -> MessageIdentity:
-        """Return what the keys of a stored message are made from. `live`: as it is stored."""
-        moved = self.fingerprint(raw) or fp
+        """Return what the keys of a stored message are made from. `live`, `api`: as they are
+        stored."""
+        moved = self.fingerprint(raw, api or "chat") or fp
         return MessageIdentity(seq, parent, live == LIVE, fp, chain, moved)
 
     def map_labels(self, threads: Iterable[str]) -> dict[str, str]:
@@ -137,7 +138,7 @@ def rekey_whole_thread(
     whole: WholeThread,
     key: Key,
     resource: ResourceRekeying,
-    fingerprint: Callable[[bytes], bytes | None],
+    fingerprint: Fingerprint,
 ) -> WholeThread:
     """Return the thread as it would be under `key`. Its memory lacks what `recent`, `tail`, `chunks`
     and the log hold of its rows (`load_rows`). `fingerprint`: as in `Store.move_tenant`."""
@@ -148,7 +149,7 @@ def rekey_whole_thread(
             stored.state == "live",
             stored.message.item.fp,
             stored.message.chain,
-            fingerprint(stored.message.item.raw) or stored.message.item.fp,
+            fingerprint(stored.message.item.raw, stored.message.item.api) or stored.message.item.fp,
         )
         for stored in whole.messages
     ]

@@ -38,6 +38,7 @@ from om_proxy.memory.value_bounds import (
 from om_proxy.storage import encoding
 from om_proxy.storage.encoding import (
     ResourceSums,
+    decode_api,
     decode_calls,
     decode_look_ups,
     decode_parts,
@@ -59,7 +60,7 @@ Row = Sequence[Any]  # the columns that its SQL names, in that order
 THREAD_COLUMNS = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
     turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, key_id, state"""
 MARK_COLUMNS = "seq, fp, chain, role, calls, answers, tokens, at"
-MESSAGE_COLUMNS = f"{MARK_COLUMNS}, encoding, raw, look_ups"
+MESSAGE_COLUMNS = f"{MARK_COLUMNS}, encoding, raw, look_ups, api"
 OBSERVATION_COLUMNS = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
     kind, model, parts, sources, depth, replaces"""
 REFLECTION_COLUMNS = "generation, sources, text, tokens, source_tokens, at, task, suggestion, model"
@@ -125,9 +126,16 @@ def decode_marks(columns: Row) -> tuple[Mark, ...]:
 
 def decode_message(row: Row, cipher: RowCipher = PLAIN) -> Message:
     """Decode the columns `MESSAGE_COLUMNS`."""
-    seq, fp, chain, role, calls, answers, tokens, at, encoding, sealed, look_ups = row
+    seq, fp, chain, role, calls, answers, tokens, at, encoding, sealed, look_ups, api = row
     raw = decode_raw(cipher.open(b"message", seq, b"raw", sealed))
-    item = Item(raw, _decode_role(role), fp, _decode_calls(calls), decode_optional_text(answers))
+    item = Item(
+        raw,
+        _decode_role(role),
+        fp,
+        _decode_calls(calls),
+        decode_optional_text(answers),
+        "chat" if api is None else decode_api(api),
+    )
     kept = None if look_ups is None else _open_look_ups(seq, look_ups, cipher)
     return Message(seq, item, chain, tokens, at, intern(encoding), kept)
 

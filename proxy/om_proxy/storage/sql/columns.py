@@ -53,6 +53,7 @@ MESSAGE: Columns = {
     "encoding": "text",
     "raw": "bytea",
     "look_ups": "bytea",
+    "api": "text",
 }
 OBSERVATION: Columns = {
     "id": "bigint",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from om_proxy.memory.model import Memory, Observation, Reflection
 from om_proxy.storage.encoding import (
+    encode_api,
     encode_calls,
     encode_parts,
     encode_state,
@@ -112,6 +113,7 @@ class RowEncoder:
             message.encoding,
             cipher.seal(b"message", message.seq, b"raw", item.raw),
             seal_look_ups(cipher, message),
+            encode_api(item.api),
         )
 
     def encode_observation(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.encoding import decode_state, encode_parts, open_others, replace_views
@@ -13,6 +12,7 @@ from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.event_encoding import SealedEvent, reseal_event
 from om_proxy.storage.shared.rekeying import (
     SAME_NAME_CAME,
+    Fingerprint,
     MessageIdentity,
     MovingResource,
     ResourceRekeying,
@@ -33,7 +33,7 @@ COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND E
     AND (theirs.resource, theirs.thread) = (thread.resource, thread.thread))"""
 SELECT_THREADS = """SELECT id, thread, others, state, key_id FROM om.thread WHERE tenant = $1 AND resource = $2
     ORDER BY thread = '', thread FOR UPDATE"""
-SELECT_MESSAGES = """SELECT seq, parent, live, fp, chain, raw FROM om.message
+SELECT_MESSAGES = """SELECT seq, parent, live, fp, chain, raw, api FROM om.message
     WHERE thread_id = $1 AND seq > $2 ORDER BY seq LIMIT $3"""
 MESSAGES_PER_PAGE = 1_000
 # kept look-ups name threads by their old labels
@@ -67,9 +67,7 @@ class TenantMoveMethods(SqlStore):
     async def _move(self, work: Work[MoveResult]) -> MoveResult:
         """Run work in a transaction that may take minutes, and needs keys."""
 
-    async def move_tenant(
-        self, old: str, new: str, fingerprint: Callable[[bytes], bytes | None]
-    ) -> MoveResult:
+    async def move_tenant(self, old: str, new: str, fingerprint: Fingerprint) -> MoveResult:
         label_of = await self._secret.create_labeler()
         [(name_conflicts,)] = await self._select(COUNT_NAME_CONFLICTS, old, new)
         if name_conflicts:
@@ -150,9 +148,9 @@ class ResourceMove:
                 return messages
 
     def _identify(self, row: Row, cipher: RowCipher) -> MessageIdentity:
-        seq, parent, live, fp, chain, sealed = row
+        seq, parent, live, fp, chain, sealed, api = row
         raw = cipher.open(b"message", seq, b"raw", sealed)
-        return self._resource.identify(seq, parent, live, fp, chain, raw)
+        return self._resource.identify(seq, parent, live, fp, chain, raw, api)
 
 
 async def _move_notes(

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.reasons import Reason
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Item
@@ -178,7 +179,7 @@ class Api(Protocol):
     that it has written lately."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> ApiName: ...
 
     @property
     def recall(self) -> RecallApi | None:

@@ -17,7 +17,7 @@ MAX_ARGUMENT_TEXTS = 1_000  # of one call; its index words are fewer
 def read_indexed_text(message: Message) -> MessageText:
     """Return the texts of a message that are indexed. An unreadable message has none."""
     read = MessageText(message.seq, message.item.role, message.at)
-    view = view_message(message.item.raw)
+    view = view_message(message.item.raw, message.item.api)
     if view is None:
         return read
     texts = tuple(_list_texts(view.parts()))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from msgspec import UNSET
 
 from om_proxy.memory.message_view import MessageView, ToolCall
+from om_proxy.memory.model import Item
 from om_proxy.memory.recall.quoted_message import PartKind, QuotedPart, clean_text
 from om_proxy.wire.apis.json_text import replace_lone_surrogates, write_json
 from om_proxy.wire.apis.registry import view_message
@@ -22,13 +23,13 @@ MAX_SHOWN_URL_CHARS = 80
 MAX_SPEAKER_CHARS = 40
 
 
-def read_message_parts(raw: bytes, role: str) -> tuple[QuotedPart, ...]:
+def read_message_parts(item: Item) -> tuple[QuotedPart, ...]:
     """Return the parts in order. An unreadable message is one text: its bytes."""
-    raw = replace_lone_surrogates(raw) or raw
-    view = view_message(raw)
+    raw = replace_lone_surrogates(item.raw) or item.raw
+    view = view_message(raw, item.api)
     if view is None:
         return (QuotedPart("text", clean_text(raw.decode("utf-8", "replace"))),)
-    return tuple(_list_parts(view, "tool-result" if role in RESULT_ROLES else "text"))
+    return tuple(_list_parts(view, "tool-result" if item.role in RESULT_ROLES else "text"))
 
 
 def _list_parts(view: MessageView, kind: PartKind) -> Iterator[QuotedPart]:
@@ -70,9 +71,9 @@ def _shorten_url(url: str) -> str:
     return "" if url.startswith("data:") else url.rpartition("/")[2][:MAX_SHOWN_URL_CHARS]
 
 
-def read_call_names(raw: bytes) -> dict[str, str]:
+def read_call_names(item: Item) -> dict[str, str]:
     """Return the tool's name of each call that the message makes, by the call's id."""
-    view = view_message(replace_lone_surrogates(raw) or raw)
+    view = view_message(replace_lone_surrogates(item.raw) or item.raw, item.api)
     calls = view.calls() if view is not None else ()
     return {
         call.id: call.name
@@ -81,10 +82,10 @@ def read_call_names(raw: bytes) -> dict[str, str]:
     }
 
 
-def summarize_message(raw: bytes) -> tuple[str, tuple[str, ...]]:
+def summarize_message(raw: bytes, api: str) -> tuple[str, tuple[str, ...]]:
     """Return the speaker and the texts. A part that is no text is named by its type. An unreadable
     message has no parts."""
-    message = view_message(raw)
+    message = view_message(raw, api)
     if message is None:
         return "Unknown", ()
     role = "" if message.role is None else str(message.role)

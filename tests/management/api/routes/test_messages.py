@@ -69,7 +69,7 @@ async def test_ranges_and_excerpts(run: Running) -> None:
     ],
 )
 def test_excerpt(raw: bytes, excerpt: str | None) -> None:
-    found = excerpt_text(raw)
+    found = excerpt_text(raw, "chat")
     assert found == excerpt or (excerpt is None and found.startswith("a"))
 
 

@@ -43,9 +43,9 @@ def describe(raw: bytes) -> dict[str, Any]:
         "fingerprint": read.fp.hex(),
         "calls": list(read.calls),
         "answers": read.answers,
-        "tokens": [count_message(raw, count_bytes, model) for model in MODELS],
+        "tokens": [count_message(raw, count_bytes, model, "chat") for model in MODELS],
         "text": shorten(read_text(raw)),
-        "summary": shorten(repr(summarize_message(raw))) if is_stored else None,
+        "summary": shorten(repr(summarize_message(raw, "chat"))) if is_stored else None,
         "observed": shorten(repr((observed.text, images))),
     }
 

@@ -134,7 +134,7 @@ class PromptBuilder:
             (
                 label(key),
                 [
-                    summarize_message(message.item.raw)
+                    summarize_message(message.item.raw, message.item.api)
                     for message in messages
                     if message.seq > observed_to.get(key, 0)
                 ],
@@ -200,7 +200,7 @@ class PromptBuilder:
         projected = turn.reconciled.projected
         request = turn.request
         instructions = await self.token_counter.count_instructions(
-            request.instructions, request.model or ""
+            request.instructions, request.model or "", request.api.name
         )
         received = instructions + prompt_cost.received_tokens(projected, turn.reconciled.sent)
         sent = received

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from om_proxy.common.apis import ApiName
 from om_proxy.management.api.answers import (
     HiddenJson,
     HiddenText,
@@ -66,6 +67,7 @@ class MessageLine(Struct, frozen=True, kw_only=True):
 
     seq: Annotated[int, Meta(description="Its number in the thread; grows.")]
     role: str
+    api: Annotated[ApiName, Meta(description="The API that it came by, whose JSON `raw` is.")]
     at: UnixSeconds
     tokens: int
     state: Annotated[
@@ -98,19 +100,20 @@ def describe_message(read: ReadMessage, *, is_excerpt: bool) -> MessageLine:
     return MessageLine(
         seq=message.seq,
         role=repair_text(message.item.role) or "",
+        api=message.item.api,
         at=message.at,
         tokens=message.tokens,
         state=read.state,
         entry=read.entry,
         chunk=read.chunk,
         raw=None if is_excerpt else msgspec.Raw(replace_lone_surrogates(raw) or raw),
-        excerpt=excerpt_text(raw) if is_excerpt else None,
+        excerpt=excerpt_text(raw, message.item.api) if is_excerpt else None,
     )
 
 
-def excerpt_text(raw: bytes) -> str:
+def excerpt_text(raw: bytes, api: str) -> str:
     """Return the beginning of a message's text."""
-    _, parts = summarize_message(replace_lone_surrogates(raw) or raw)
+    _, parts = summarize_message(replace_lone_surrogates(raw) or raw, api)
     text = "\n".join(parts)
     is_longer = len(text) > MAX_EXCERPT_CHARS
     return repair_text(text[: MAX_EXCERPT_CHARS - 1] + "…" if is_longer else text) or ""

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from om_proxy.common.apis import ApiName
 from om_proxy.management.api.answers import HiddenJson, HiddenText, UnixSeconds, repair_text
 from om_proxy.management.api.requests import MAX_NUMBER, AdminCall, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
@@ -185,6 +186,7 @@ class SourceMessage(Struct, frozen=True, kw_only=True):
 
     seq: int
     role: str
+    api: Annotated[ApiName, Meta(description="The API that it came by, whose JSON `raw` is.")]
     at: UnixSeconds
     tokens: int
     raw: Annotated[HiddenJson, Meta(description="Its JSON as it was sent.")]
@@ -302,6 +304,7 @@ def _describe_message(message: Message) -> SourceMessage:
     return SourceMessage(
         seq=message.seq,
         role=message.item.role,
+        api=message.item.api,
         at=message.at,
         tokens=message.tokens,
         raw=msgspec.Raw(replace_lone_surrogates(raw) or raw),

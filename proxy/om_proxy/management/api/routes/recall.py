@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BadRequest, NotFound, StorageError
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.recall.performing import LookUpResult, ReadingRights
@@ -78,6 +79,7 @@ class RecalledItem(Struct, frozen=True, kw_only=True):
     title: HiddenText
     seq: Annotated[int | None, Meta(description="Of a message: its number in the thread.")]
     role: str | None
+    api: Annotated[ApiName | None, Meta(description="Of a message: the API that it came by.")]
     at: UnixSeconds
     state: Annotated[
         str | None, Meta(description="Of a message: `live`, `superseded` or `interrupted`.")
@@ -214,6 +216,7 @@ def describe_message(
         title=repair_text(message.title),
         seq=message.seq,
         role=repair_text(message.role),
+        api=message.api,
         at=message.at,
         state=message.state,
         excerpt=excerpt.text,
@@ -235,6 +238,7 @@ def _describe_threads(
             title=repair_text(thread.title),
             seq=None,
             role=None,
+            api=None,
             at=thread.active_at,
             state=None,
             excerpt=None,

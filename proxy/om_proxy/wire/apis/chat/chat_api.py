@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Api, RecallApi, Request
@@ -63,7 +64,7 @@ def _decode_json_text(escaped: bytes) -> str:
 class ChatApi:
     """The functions of this room, under the names of `Api` and `RecallApi`."""
 
-    name = "chat"
+    name: ApiName = "chat"
 
     @property
     def recall(self) -> RecallApi:

@@ -3,6 +3,7 @@ no look-ups."""
 
 from __future__ import annotations
 
+from om_proxy.common.apis import ApiName
 from om_proxy.wire.apis.api import Api, RecallApi, Request
 from om_proxy.wire.apis.chat.chat_api import cut_beginning, read_beginning
 from om_proxy.wire.apis.chat.layout import drop_block_texts
@@ -16,7 +17,7 @@ from om_proxy.wire.apis.split import Split
 class MessagesApi:
     """The functions of this room, under the names of `Api`."""
 
-    name = "messages"
+    name: ApiName = "messages"
 
     @property
     def recall(self) -> RecallApi | None:

@@ -71,6 +71,7 @@ def read_item(raw: bytes, key: bytes) -> Item:
         fp=fingerprint(view, key, write_canonical),
         calls=view.call_ids,
         answers=answers if isinstance(answers, str) else None,
+        api="responses",
     )
 
 

@@ -173,6 +173,7 @@ function FoundMessages({ found, hasResource }) {
         <p class="result-head"><a href=${linkToMessage(item, item.seq)}><${Name} text=${item.title || item.thread} length=${80} />,
             no. ${item.seq}</a>
           <span>${nameRole(item.role)}</span>
+          ${item.api !== "chat" && html`<span class="muted">${item.api}</span>`}
           ${hasResource && item.resource !== item.thread && html`<span class="muted">of${" "}
             <a href=${linkTo("resource", item.tenant, item.resource)}><${Name} text=${item.resource} length=${60} /></a></span>`}
           <time class="muted number" datetime=${new Date(item.at * 1000).toISOString()} title=${formatFull(item.at)}>${formatMoment(item.at)}</time></p>

@@ -2,7 +2,7 @@
 import { askThread } from "../api.js";
 import { countOf, formatDay } from "../format.js";
 import { Badge } from "../parts/basics.js";
-import { Message } from "./message.js";
+import { Message, readMessage } from "./message.js";
 import { html, useEffect, useMemo, useRef, useState } from "../view.js";
 
 const STATES = {
@@ -77,7 +77,7 @@ function Line({ thread, line, selected, select }) {
   const isFound = isFirst && selected.isOneMessage === true;
   return html`<div ref=${place} class=${`line-box${isMarked ? " marked" : ""}${isFound ? " found" : ""}`}
     aria-current=${isFound ? "true" : undefined}>
-    <${Message} message=${raw ?? { role: line.role, content: line.excerpt }} number=${line.seq}
+    <${Message} message=${readMessage({ ...line, raw })} api=${line.api} number=${line.seq}
       at=${line.at} kind=${`tier ${kind}`} more=${more}>
       <span class="number muted">${countOf(line.tokens, "token")}</span>
       ${notes

@@ -3,7 +3,7 @@ import { askThread, threadPath, threadQuery } from "../api.js";
 import { useAnswer } from "../data.js";
 import { countOf } from "../format.js";
 import { Notice, Spinner, Stale } from "../parts/basics.js";
-import { Message } from "./message.js";
+import { Message, readMessage } from "./message.js";
 import { html, useRef, useState } from "../view.js";
 
 const PAGE_MESSAGES = 50;
@@ -19,7 +19,7 @@ export function Provenance({ thread, entry, isChunk, select }) {
     <${Stale} answer=${messages} />
     ${!messages.data && !messages.error && html`<${Spinner} />`}
     ${messages.items.map(
-      ({ seq, role, raw, at }) => html`<${Message} key=${seq} message=${raw ?? { role }} number=${seq} at=${at} />`,
+      (line) => html`<${Message} key=${line.seq} message=${readMessage(line)} api=${line.api} number=${line.seq} at=${line.at} />`,
     )}
     ${messages.moreError && html`<${Notice} kind="bad">${messages.moreError.message}<//>`}
     ${messages.cursor && html`<div><button class="quiet" onClick=${messages.readOn}>Show more messages</button></div>`}
