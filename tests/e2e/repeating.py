@@ -22,10 +22,10 @@ class RepeatingServer(ScriptedServer):
     """A scripted model server whose errors repeat the whole request: its key and its messages."""
 
     async def act_out_fault(
-        self, receive: Receive, send: Send, fault: Fault | None, model: str, prompt_tokens: int
+        self, receive: Receive, send: Send, fault: Fault | None, model: str, *more: Any
     ) -> bool:
         if fault is None or fault.kind != "http":
-            return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
+            return await super().act_out_fault(receive, send, fault, model, *more)
         asked = self.requests[-1]
         key = dict(asked.headers).get(b"authorization", b"").decode()
         text = orjson.dumps(asked.messages).decode()

@@ -19,8 +19,9 @@ from om_proxy.app.app import create_app
 from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
 from om_proxy.settings.config import parse
+from om_proxy.testing.chat_form import split_into_deltas
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import ScriptedServer, split_into_deltas
+from om_proxy.testing.scripted import ScriptedServer
 from om_proxy.wire.apis.chat.chat_message import view_parsed
 
 Message = dict[str, Any]

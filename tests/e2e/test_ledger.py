@@ -187,12 +187,12 @@ class HeldNotes(PricedNotes):
         self.asked, self.may_answer = asyncio.Event(), asyncio.Event()
 
     async def act_out_fault(
-        self, receive: Receive, send: Send, fault: Fault | None, model: str, prompt_tokens: int
+        self, receive: Receive, send: Send, fault: Fault | None, model: str, *more: Any
     ) -> bool:
         if model == NOTE_TAKER:
             self.asked.set()
             await self.may_answer.wait()
-        return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
+        return await super().act_out_fault(receive, send, fault, model, *more)
 
 
 async def play_thin_thread(folder: Path, *, is_first_call_late: bool) -> tuple[ThreadLedger, Any]:

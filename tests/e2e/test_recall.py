@@ -283,12 +283,12 @@ class Refusing(Curious):
     refuses = True
 
     async def act_out_fault(
-        self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
+        self, receive: Any, send: Any, fault: Any, model: str, *more: Any
     ) -> bool:
         body = self.requests[-1].body
         if self.refuses and (b'"tools"' in body or b'"tool_calls"' in body):
             fault = Fault(kind="http", status=422)
-        return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
+        return await super().act_out_fault(receive, send, fault, model, *more)
 
 
 async def test_a_server_that_refuses_tools(tmp_path: Path) -> None:

@@ -29,11 +29,11 @@ class NoSystem(ScriptedServer):
     status = 500
 
     async def act_out_fault(
-        self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
+        self, receive: Any, send: Any, fault: Any, model: str, *more: Any
     ) -> bool:
         if model == "scripted-actor" and b'"role":"system"' in self.requests[-1].body:
             fault = Fault(kind="http", status=self.status)
-        return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
+        return await super().act_out_fault(receive, send, fault, model, *more)
 
 
 def actor_bodies(run: Running) -> list[dict[str, Any]]:

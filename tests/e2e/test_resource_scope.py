@@ -304,14 +304,14 @@ async def test_one_thread_s_trouble_touches_no_other(tmp_path: Path) -> None:
 
     class Refusing(ScriptedServer):
         async def act_out_fault(
-            self, receive: Any, send: Any, fault: Any, model: str, prompt_tokens: int
+            self, receive: Any, send: Any, fault: Any, model: str, *more: Any
         ) -> bool:
             if model == OBSERVER and "POISON" in message_text(self.requests[-1].messages[-1]):
                 await loopback.send_json(
                     send, 400, {"error": {"message": "content policy", "type": "refused"}}
                 )
                 return True
-            return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
+            return await super().act_out_fault(receive, send, fault, model, *more)
 
     async with run_with_scripted_models(tmp_path, SHARED, models=Refusing()) as run:
         await turns(run, chat(run, "bad"), 1, LONG + "POISON")

@@ -1,7 +1,8 @@
 """Ready-made doubles, for the demo, this project's tests and your own: a scripted model server and
 a loopback server.
 
-`ScriptedServer` answers like an OpenAI-compatible model server, by rules, without a key.
+`ScriptedServer` answers like the model servers of OpenAI and Anthropic (chat completions, the
+Responses API, the Messages API), by rules, without a key.
 `serve_on_loopback` runs any ASGI application on a free loopback port. A client that is tested with
 them needs no network:
 

@@ -119,14 +119,9 @@ async def send_json(
     await end_response(send, body)
 
 
-async def send_event(send: Send, value: Any) -> None:
-    await send(
-        {
-            "type": "http.response.body",
-            "body": b"data: " + orjson.dumps(value) + b"\n\n",
-            "more_body": True,
-        }
-    )
+async def send_piece(send: Send, data: bytes) -> None:
+    """Send a piece of a body that does not end with it."""
+    await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 async def end_response(send: Send, body: bytes) -> None:

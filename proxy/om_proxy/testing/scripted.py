@@ -1,5 +1,5 @@
-"""A scripted model server: an OpenAI-compatible ASGI application that needs no key and answers by
-rules.
+"""A scripted model server: an ASGI application that needs no key and answers by rules. It speaks chat
+completions (testing/chat_form.py), the Responses API and the Messages API.
 
 Models:
 - `scripted-actor` says the script's next line. The newest message of the prompt is the line's key:
@@ -21,7 +21,7 @@ import asyncio
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count as counting
 from itertools import takewhile
@@ -29,18 +29,29 @@ from typing import Any
 
 import orjson
 
-from om_proxy.testing import look_ups, loopback, notes, recollect
+from om_proxy.testing import (
+    chat_form,
+    look_ups,
+    loopback,
+    messages_form,
+    notes,
+    recollect,
+    responses_form,
+)
 from om_proxy.testing.faults import ANSWERS_BY_KIND, Fault, Faults
+from om_proxy.testing.forms import Form, Message, Turn
 from om_proxy.testing.loopback import Receive, Scope, Send
 
 ACTOR = "scripted-actor"
 OBSERVER = "scripted-observer"
 REFLECTOR = "scripted-reflector"
 UNKNOWN_ANSWER = "I don't know: nothing I have been shown says that."
-STREAMED_DELTA_CHARS = 24
-
-Message = Mapping[str, Any]
-
+# by path, behind `/v1`
+FORMS: Mapping[str, Form] = {
+    "/chat/completions": chat_form,
+    "/responses": responses_form,
+    "/messages": messages_form,
+}
 
 # cached prefixes grow in such steps, at the providers that publish theirs
 CACHE_STEP_TOKENS = 128
@@ -57,11 +68,11 @@ def find_scripted_model(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RecordedRequest:
-    """One chat request as it arrived, and its answer."""
+    """One request as it arrived, and its answer. Both are chat messages, whatever the API."""
 
     body: bytes
     model: str
-    messages: tuple[Message, ...]
+    messages: tuple[Message, ...]  # instructions first
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
@@ -112,16 +123,17 @@ class ScriptedServer:
         path = scope["path"].removeprefix("/v1")
         if path == "/models" and scope["method"] == "GET":
             await loopback.send_json(send, 200, _list_models())
-        elif path == "/chat/completions" and scope["method"] == "POST":
-            await self._answer_chat(scope, receive, send)
+        elif path in FORMS and scope["method"] == "POST":
+            await self._answer(scope, receive, send, FORMS[path])
         else:
-            await loopback.send_json(send, 404, _error_body("no such route", "not_found"))
+            error = chat_form.build_error("no such route", "not_found")
+            await loopback.send_json(send, 404, error)
 
-    async def _answer_chat(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, form: Form) -> None:
         body = await loopback.read_body(receive)
         try:
             request = orjson.loads(body)
-            messages = tuple(request["messages"])
+            messages = tuple(form.read_messages(request))
             model = find_scripted_model(str(request.get("model", ACTOR)))
             fault = self.faults.take_next(model)
             answer = self._choose_with_look_ups(request, model, messages, fault)
@@ -129,23 +141,29 @@ class ScriptedServer:
                 scope, model, [*_write_tools(request), *map(_write_json, messages)], answer
             )
         except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError):
-            await loopback.send_json(
-                send, 400, _error_body("the body is no chat request", "invalid_request_error")
-            )
+            text = f"the body is no {form.REQUEST_NAME}"
+            await loopback.send_json(send, 400, form.build_error(text, "invalid_request_error"))
             return
         self.requests.append(
             RecordedRequest(body, model, messages, *usage, answer, tuple(scope["headers"]))
         )
-        if await self.act_out_fault(receive, send, fault, model, usage[0]):
+        if await self.act_out_fault(receive, send, fault, model, usage[0], form):
             return
+        turn = Turn(request, model, next(self._ids), int(self._clock()), answer, *usage)
         if request.get("stream"):
             is_cut = fault is not None and fault.kind == "cut"
-            await self._stream(send, request, answer, usage, is_cut=is_cut)
+            await _stream(send, form, turn, is_cut=is_cut)
         else:
-            await loopback.send_json(send, 200, self._build_completion(model, answer, usage))
+            await loopback.send_json(send, 200, form.build_reply(turn))
 
     async def act_out_fault(
-        self, receive: Receive, send: Send, fault: Fault | None, model: str, prompt_tokens: int
+        self,
+        receive: Receive,
+        send: Send,
+        fault: Fault | None,
+        model: str,
+        prompt_tokens: int,
+        form: Form,
     ) -> bool:
         """Act out the faults that come before an answer. Return whether the request gets no
         answer."""
@@ -156,13 +174,16 @@ class ScriptedServer:
             return True
         elif fault and fault.kind == "http":
             await loopback.send_json(
-                send, fault.status, _error_body("scripted fault", fault.code), fault.retry_after
+                send,
+                fault.status,
+                form.build_error("scripted fault", fault.code),
+                fault.retry_after,
             )
             return True
         window = self._window.get(model) if isinstance(self._window, Mapping) else self._window
         if window and prompt_tokens > window:
             text = f"This model's maximum context length is {window} tokens; your messages have {prompt_tokens}."
-            await loopback.send_json(send, 400, _error_body(text, "context_length_exceeded"))
+            await loopback.send_json(send, 400, form.build_error(text, "context_length_exceeded"))
             return True
         return False
 
@@ -204,64 +225,22 @@ class ScriptedServer:
     def _count_usage(
         self, scope: Scope, model: str, prompt: Sequence[str], answer: Message
     ) -> tuple[int, int, int]:
-        credential = dict(scope["headers"]).get(b"authorization", b"")
+        headers = dict(scope["headers"])
+        credential = headers.get(b"authorization") or headers.get(b"x-api-key", b"")
         cache = self._caches.setdefault(
             (credential, model), PromptCache(self._count, self._cache_lifetime_s)
         )
         cached = cache.match_and_remember(prompt, self._clock())
         return sum(map(self._count, prompt)), cached, self._count(_write_json(answer))
 
-    def _build_completion(
-        self, model: str, answer: Message, usage: tuple[int, int, int]
-    ) -> dict[str, Any]:
-        choice = {
-            "index": 0,
-            "message": answer,
-            "logprobs": None,
-            "finish_reason": _finish_reason(answer),
-        }
-        return {
-            **self._build_head(model, "chat.completion"),
-            "choices": [choice],
-            "usage": _usage_object(usage),
-        }
 
-    def _build_head(self, model: str, kind: str) -> dict[str, Any]:
-        return {
-            "id": f"scripted-{next(self._ids)}",
-            "object": kind,
-            "created": int(self._clock()),
-            "model": model,
-        }
-
-    async def _stream(
-        self,
-        send: Send,
-        request: Message,
-        answer: Message,
-        usage: tuple[int, int, int],
-        *,
-        is_cut: bool,
-    ) -> None:
-        head = self._build_head(str(request.get("model", ACTOR)), "chat.completion.chunk")
-        await loopback.start_response(send, 200, b"text/event-stream")
-        deltas = list(split_into_deltas(answer))
-        for delta in deltas[: len(deltas) // 2] if is_cut else deltas:
-            await loopback.send_event(
-                send, {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
-            )
-        if is_cut:
-            return  # a body without its end: the server closes the connection
-        await loopback.send_event(
-            send,
-            {
-                **head,
-                "choices": [{"index": 0, "delta": {}, "finish_reason": _finish_reason(answer)}],
-            },
-        )
-        if (request.get("stream_options") or {}).get("include_usage"):
-            await loopback.send_event(send, {**head, "choices": [], "usage": _usage_object(usage)})
-        await loopback.end_response(send, b"data: [DONE]\n\n")
+async def _stream(send: Send, form: Form, turn: Turn, *, is_cut: bool) -> None:
+    await loopback.start_response(send, 200, b"text/event-stream")
+    events, end = form.build_stream(turn)
+    for event in events[: len(events) // 2] if is_cut else [*events, *end[:-1]]:
+        await loopback.send_piece(send, event)
+    if not is_cut:  # else a body without its end: the server closes the connection
+        await loopback.end_response(send, end[-1])
 
 
 def cue(message: Message) -> str:
@@ -300,32 +279,8 @@ def message_text(message: Message) -> str:
     return "\n".join(str(part.get("text", "")) for part in content if isinstance(part, Mapping))
 
 
-def split_into_deltas(answer: Message) -> Iterator[dict[str, Any]]:
-    """Yield the deltas of a streamed answer: role, text, then the name and the arguments of each
-    tool call."""
-    yield {"role": "assistant", "content": "" if answer.get("content") else None}
-    for piece in _split_text(answer.get("content") or ""):
-        yield {"content": piece}
-    for index, call in enumerate(answer.get("tool_calls") or ()):
-        function = call["function"]
-        head = {"name": function["name"], "arguments": ""}
-        yield {
-            "tool_calls": [{"index": index, "id": call["id"], "type": "function", "function": head}]
-        }
-        for piece in _split_text(function["arguments"]):
-            yield {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-
-
-def _split_text(text: str) -> Iterator[str]:
-    return (text[i : i + STREAMED_DELTA_CHARS] for i in range(0, len(text), STREAMED_DELTA_CHARS))
-
-
 def _assistant_message(text: str) -> Message:
     return {"role": "assistant", "content": text}
-
-
-def _finish_reason(answer: Message) -> str:
-    return "tool_calls" if answer.get("tool_calls") else "stop"
 
 
 def _write_json(value: Any) -> str:
@@ -349,24 +304,10 @@ def _cache_counts(count: Callable[[str], int]) -> Callable[[str], int]:
     return count_cached
 
 
-def _usage_object(usage: tuple[int, int, int]) -> dict[str, Any]:
-    prompt, cached, completion = usage
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": completion,
-        "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
-    }
-
-
 def _list_models() -> dict[str, Any]:
     fields = {"object": "model", "created": 0, "owned_by": "scripted"}
     models = [{"id": name, **fields} for name in (ACTOR, OBSERVER, REFLECTOR)]
     return {"object": "list", "data": models}
-
-
-def _error_body(message: str, code: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": "scripted_error", "param": None, "code": code}}
 
 
 class PromptCache:

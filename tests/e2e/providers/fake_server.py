@@ -11,6 +11,7 @@ from typing import Any, Literal
 import orjson
 
 from om_proxy.testing import loopback
+from om_proxy.testing.forms import encode_event
 from tests.e2e.providers.rules import read_text
 from tests.e2e.providers.servers import SERVERS, Server
 from tests.e2e.providers.voices import Json
@@ -133,7 +134,8 @@ async def _wait_in_vain(
     """Begin a reply, if it is a stream, and wait until nobody waits for it."""
     if body.get("stream"):
         await loopback.start_response(send, 200, b"text/event-stream")
-        await loopback.send_event(send, {"choices": [{"index": 0, "delta": {"role": "assistant"}}]})
+        opening = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}
+        await loopback.send_piece(send, encode_event(opening))
     trouble.begun.set()
     await loopback.wait_for_disconnect(receive)
     trouble.ended.set()

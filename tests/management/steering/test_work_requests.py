@@ -35,7 +35,7 @@ class HeldServer(ScriptedServer):
         self.at_once = self.most_at_once = 0
 
     async def act_out_fault(
-        self, receive: Any, send: Any, fault: Fault | None, model: str, prompt_tokens: int
+        self, receive: Any, send: Any, fault: Fault | None, model: str, *more: Any
     ) -> bool:
         if model in (OBSERVER, REFLECTOR):
             self.at_once += 1
@@ -43,7 +43,7 @@ class HeldServer(ScriptedServer):
             self.most_at_once = max(self.at_once, self.most_at_once)
             await self.released.wait()
             self.at_once -= 1
-        return await super().act_out_fault(receive, send, fault, model, prompt_tokens)
+        return await super().act_out_fault(receive, send, fault, model, *more)
 
 
 @pytest.fixture(params=["thread", "resource"])
