@@ -107,7 +107,7 @@ def test_a_request_without_content_holds_no_bytes(sample: Sample) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_a_reply_is_an_item_however_it_is_cut(sample: Sample) -> None:
-    """Its message reads as one of the assistant's."""
+    """Its message reads as one of the assistant's, by this API."""
     replies: list[Reply] = []
     for size in (1, 7, len(sample.stream)):
         reader = sample.api.create_reply_reader(True)
@@ -116,7 +116,8 @@ def test_a_reply_is_an_item_however_it_is_cut(sample: Sample) -> None:
         replies.append(reader.finish())
     assert replies[0].complete
     assert replies[0] == replies[1] == replies[2]
-    assert sample.api.read_item(replies[0].message or b"", KEY).role == "assistant"
+    item = sample.api.read_item(replies[0].message or b"", KEY)
+    assert (item.role, item.api) == ("assistant", sample.api.name)
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

@@ -151,6 +151,14 @@ def test_a_unit_has_the_fingerprint_of_its_chat_message(name: str) -> None:
     assert ours.raw == unit
 
 
+@pytest.mark.parametrize("role", ["assistant", "user"])
+def test_a_call_alone_has_no_content(role: str) -> None:
+    """Chat refuses a message whose content is an empty list."""
+    raw = orjson.dumps(said(role, [THOUGHT, TOOL_USE]))
+    assert read_chat_message(raw)["content"] is None
+    assert asking_text(raw) == ""
+
+
 def test_another_message_has_another_fingerprint() -> None:
     units = [said("user", "a"), said("assistant", "a"), result("a"), said("user", [SEARCH])]
     units += [said("user", [{"type": "new_kind", "x": n}]) for n in range(2)]

@@ -66,7 +66,7 @@ def asking_text(raw: bytes) -> str:
         return ""
     if message["role"] in (*ANSWERING_ROLES, None):
         return ""
-    texts = [part.get("text") for part in message["content"] if isinstance(part, dict)]
+    texts = [part.get("text") for part in message["content"] or () if isinstance(part, dict)]
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
@@ -92,7 +92,8 @@ def _convert(message: Block) -> dict[str, Any]:
         return {"role": "tool", "tool_call_id": answers, "content": _read_parts(content)}
     converted = {"role": role, "content": _read_parts(blocks)}
     if calls := [_read_call(block) for block in blocks if _type_of(block) == "tool_use"]:
-        converted["tool_calls"] = calls
+        # chat refuses an empty list
+        converted |= {"content": converted["content"] or None, "tool_calls": calls}
     return converted
 
 
