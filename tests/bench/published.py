@@ -42,7 +42,7 @@ LINES: Sequence[tuple[str, str, Kind, str]] = (
     ("**real turns**, 16 at once, CPU", "grow:16", CPU, OF_FLOOR),
     ("**real turns**, one at a time, CPU", "grow:1", CPU, OF_FLOOR),
     ("**real turns**, one at a time, last byte above direct, ms", "grow:1", P50, ABOVE_DIRECT),
-    ("**real turns**, one each 50 ms, first byte", "growpaced:1", FIRST, OF_FLOOR),
+    ("**real turns**, one each 50 ms, first byte of the body", "growpaced:1", FIRST, OF_FLOOR),
     ("retries, 16 at once, requests/s", "1k_n:16", RATE, OF_FLOOR),
     ("retries, 16 at once, CPU", "1k_n:16", CPU, OF_FLOOR),
     ("a streamed event, 16 streams at once, CPU µs above floor", "sse1000:16", EVENT, ABOVE_FLOOR),
