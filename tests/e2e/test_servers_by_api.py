@@ -104,7 +104,7 @@ async def test_each_request_to_the_server_of_its_api(
         assert elsewhere.seen == []
         if path.startswith("/t/"):
             assert answer.headers["x-om-status"] == "off"
-            assert answer.headers["x-om-reason"] == "route"
+            assert answer.headers["x-om-reason"] == "unreadable"
 
 
 @pytest.mark.parametrize("auth", ["", "auth: {keys: [{tenant: acme, key: sk-client}]}"])

@@ -13,7 +13,7 @@ from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
 from om_proxy.common.errors import ModelError, StorageError
 from om_proxy.edge import exchange as edge
-from om_proxy.edge.chat import ChatRoute
+from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.engine.background.due_work import Work
@@ -37,7 +37,6 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.observability.facts import ExtraFailed, Facts
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.wire.apis.api import Reply
-from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.server.capacity.budget import MemoryBudget
 from om_proxy.wire.upstream import Upstream
 from tests.simulation.actor import EXCHANGE
@@ -115,8 +114,8 @@ class Process:
         self.site = EdgeConfig.from_settings(world.settings, policies.current)
         upstream = Upstream(transport=world.actor)
         budget = MemoryBudget(lambda: world.settings.limits.memory)
-        self.chat = ChatRoute(
-            CHAT, engine, self.background, upstream, SECRET, budget, facts, InlineEvents(memories)
+        self.chat = TurnRoute(
+            engine, self.background, upstream, SECRET, budget, facts, InlineEvents(memories)
         )
         closing = WatchedClosing(engine, self.background, budget, facts)
         closing.world = world

@@ -23,6 +23,7 @@ from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, Memory, Observation
+from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.server.protocol import DISCONNECT_EXTENSION
 from tests.simulation import loop, oracle
 from tests.simulation.actor import EXCHANGE, Actor
@@ -157,7 +158,7 @@ class World:
         process.connections[made] = None
         scope = self._scope(made, client, retry)
         handler = process.spawn(
-            process.chat(scope, self._receive(made), self._send(made, process), process.site)
+            process.chat(scope, self._receive(made), self._send(made, process), process.site, CHAT)
         )
         handler.add_done_callback(lambda task: self._handled(made, task))
         if not self.calm and self.rng.random() < self.plan.hang_ups:

@@ -35,7 +35,7 @@ from om_proxy.app.store_opening import create_reopening_store
 from om_proxy.common.errors import OmError
 from om_proxy.common.first_use import FirstUse
 from om_proxy.common.permanent_tasks import keep_running
-from om_proxy.edge.chat import ChatRoute
+from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.rounds.recall_offers import RecallOffers
 from om_proxy.edge.rounds.recalling import CreateLookUps
@@ -71,7 +71,6 @@ from om_proxy.storage.spooling.breaker import WriteProbe
 from om_proxy.storage.spooling.spooled_turns import SpoolBudget
 from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.store_clock import StoreClock
-from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.admission import Admission
 from om_proxy.wire.server.capacity.work_kinds import LOOK_UP
@@ -131,7 +130,7 @@ class App:
         self.background: Background
         self.facts: Facts
         self.ledger_writer: LedgerWriter
-        self.chat: ChatRoute
+        self.chat: TurnRoute
         self.management: FirstUse[Management]
         self._memories: Memories | None = None
         self._audit_log: AuditLog
@@ -274,8 +273,7 @@ class App:
         flusher.delivered_seq = engine.deliveries.find_delivered_seq
         flusher.forgotten, flusher.label = memories.emit_forgotten, memories.label
         offers = RecallOffers(offered_threads=OfferedThreads(memories.store))
-        self.chat = ChatRoute(
-            CHAT,
+        self.chat = TurnRoute(
             engine,
             self.background,
             self.upstream,

@@ -1,8 +1,8 @@
-"""Send each request to the handler of its path: chat, a page of the proxy, or a model server."""
+"""Send each request to the handler of its path: memory, a page of the proxy, or a model server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
@@ -13,13 +13,14 @@ from om_proxy.common.apis import ApiName, find_api
 from om_proxy.common.errors import OmError, Overloaded, raise_site
 from om_proxy.common.first_use import FirstUse
 from om_proxy.edge.base_url import take_names_from_path
-from om_proxy.edge.chat import ChatRoute
+from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, send_refusal
 from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
 from om_proxy.edge.unreached import UnreachedRequests
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.identity.tenants import check_access, check_one_credential
+from om_proxy.wire.apis.registry import get_api
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.admission import (
     Admission,
@@ -35,7 +36,15 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger()
 
-CHAT_PATHS = (b"/v1/chat/completions", b"/chat/completions")
+# of the requests that have memory
+TURN_PATHS: Mapping[bytes, ApiName] = {
+    b"/v1/chat/completions": "chat",
+    b"/chat/completions": "chat",
+    b"/v1/responses": "responses",
+    b"/responses": "responses",
+    b"/v1/messages": "messages",
+    b"/messages": "messages",
+}
 
 
 class Router:
@@ -43,7 +52,7 @@ class Router:
 
     def __init__(
         self,
-        chat: ChatRoute,
+        turns: TurnRoute,
         management: FirstUse[Management],
         own_pages: OwnPages,
         unreached: UnreachedRequests,
@@ -52,7 +61,7 @@ class Router:
         facts: Facts,
         current_config: Callable[[], EdgeConfig],
     ) -> None:
-        self._chat = chat
+        self._turns = turns
         self._management = management
         self._own_pages = own_pages
         self._unreached = unreached
@@ -63,25 +72,25 @@ class Router:
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         api: ApiName = "chat"  # until it is known
+        turn_api: ApiName | None = None  # of a request that has memory
+        config = self._current_config()
         try:
             scope = take_names_from_path(scope)
-            if scope["raw_path"] not in CHAT_PATHS:
-                api = find_api(scope["raw_path"], scope["headers"])
+            turn_api = config.find_turn_api(TURN_PATHS.get(scope["raw_path"]), scope["method"])
+            api = turn_api or find_api(scope["raw_path"], scope["headers"])
             if fault := find_head_ambiguity(scope["headers"], scope["http_version"]):
                 raise fault
             refusal = find_protocol_fault(scope)
             # the raw path: an escaped path (`/v1/chat%2fcompletions`) is none of these routes, and
             # `_forward` refuses it
-            is_chat_path = scope["raw_path"] in CHAT_PATHS
-            is_chat = is_chat_path and scope["method"] == "POST" and not refusal
-            page = None if is_chat or refusal else find_own_page(scope)
+            page = None if turn_api or refusal else find_own_page(scope)
         except OmError as exc:
             await responses.send_error(send, exc, api=api)
             return
-        config = self._current_config()
-        if is_chat:
+        if turn_api and not refusal:
+            route = get_api(turn_api)
             with BufferedBodyPermit(self._admission, scope, receive) as permit:
-                await self._chat(scope, permit.receive, send, config, permit.set_copies)
+                await self._turns(scope, permit.receive, send, config, route, permit.set_copies)
         elif page == ADMIN_PATH:
             await self._manage(scope, receive, send, config)
         elif page is not None:

@@ -1,4 +1,4 @@
-"""Serve one chat completion with memory: the intercepted route, and the one place that fails open.
+"""Serve one request of an API with memory: the intercepted routes, and the one place that fails open.
 
 If memory fails, the client's original bytes go upstream and the receipt says so. If the upstream
 fails, the client gets its answer unchanged. Only an ambiguous request (two credentials, a bad
@@ -20,6 +20,7 @@ from om_proxy.edge.exchange import (
     MIN_REPORTED_BODY_BYTES,
     ChatTracer,
     Exchange,
+    apply_kind,
     build_memory_context,
     describe_bypass,
     find_off_reason,
@@ -42,7 +43,8 @@ from om_proxy.observability.facts import Facts, RequestRefused, TurnEnded
 from om_proxy.settings.identity.callers import Caller, identify
 from om_proxy.settings.identity.identity_rules import EVENTS_HEADER
 from om_proxy.settings.identity.keyed_hashes import hash_seed
-from om_proxy.wire.apis.api import Api, Request, Unreadable
+from om_proxy.wire.apis.api import TURN, Api, Request, Unreadable
+from om_proxy.wire.apis.registry import drop_texts
 from om_proxy.wire.apis.split import Splits
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.budget import MemoryBudget
@@ -65,12 +67,11 @@ NEWEST_ONLY_OPEN_FACTOR = 3
 LARGE_BODY_BYTES = 1 << 18
 
 
-class ChatRoute:
-    """The route `POST /v1/chat/completions`, as a raw ASGI endpoint."""
+class TurnRoute:
+    """The routes with memory, such as `POST /v1/chat/completions`, as a raw ASGI endpoint."""
 
     def __init__(
         self,
-        api: Api,
         engine: Engine,
         background: Background,
         upstream: Upstream,
@@ -83,7 +84,6 @@ class ChatRoute:
         offers: RecallOffers | None = None,
     ) -> None:
         self._inline = inline
-        self._api = api
         self._engine = engine
         self._offers = RecallOffers() if offers is None else offers
         self._attempts = Attempts(engine, background, upstream, facts)
@@ -99,7 +99,7 @@ class ChatRoute:
         self._splits = Splits()
         self._seed = hash_seed(secret)
 
-    def hand_over(self, successor: ChatRoute, clock_step_s: float) -> None:
+    def hand_over(self, successor: TurnRoute, clock_step_s: float) -> None:
         """Give the turns whose memory was not read to the route of a store that was opened:
         `Engine.hand_over`."""
         self._engine.hand_over(successor._engine, clock_step_s)
@@ -108,7 +108,7 @@ class ChatRoute:
         """Drop what is kept of prompts to be fast: people may have forgotten their words."""
         self._splits.clear()
         self._offers.drop_threads()
-        self._api.drop_texts()
+        drop_texts()
 
     async def __call__(
         self,
@@ -116,12 +116,13 @@ class ChatRoute:
         receive: Receive,
         send: Send,
         config: EdgeConfig,
+        api: Api,
         report_copies: Callable[[int], None] = lambda copies: None,
     ) -> None:
         """Serve one request. `report_copies` is told how many copies of the request's body are
         held, once that is known (wire/server/capacity/admission.py)."""
         try:
-            exchange = await self._accept(scope, receive, config)
+            exchange = await self._accept(scope, receive, config, api)
             exchange.report_copies = report_copies
             exchange.comments = self._prepare_comments(exchange)
             try:
@@ -131,7 +132,7 @@ class ChatRoute:
                     exchange.comments.close()
                 raise
         except OmError as exc:
-            await responses.send_error(send, exc, NO_MEMORY_RECEIPT)
+            await responses.send_error(send, exc, NO_MEMORY_RECEIPT, api.name)
             self._facts.emit(RequestRefused(exc.status, exc.code))
             self._facts.emit_refusal(exc)
             return
@@ -173,31 +174,45 @@ class ChatRoute:
             return None
         return InlineComments(self._inline, self._facts, key, with_text=with_text)
 
-    async def _accept(self, scope: Scope, receive: Receive, config: EdgeConfig) -> Exchange:
+    async def _accept(
+        self, scope: Scope, receive: Receive, config: EdgeConfig, api: Api
+    ) -> Exchange:
         """Read the request, and choose its upstream. Raise OmError to refuse it."""
         caller = identify(scope["headers"], config.identity, self._secret, time.time())
         body = await read_body(receive, config.settings.limits.body)
         started = time.perf_counter()  # the time that the client takes to send does not count
         if len(body) > LARGE_BODY_BYTES:
             await wait_slot()
-        request = self._parse_request(body, caller, config)
+        request = self._parse_request(body, caller, config, api)
         upstream = (
-            config.require_upstream(request.model)
+            config.require_upstream(request.model, api.name)
             if request
-            else choose_upstream(scope, config, body)
+            else choose_upstream(scope, config, body, api.name)
         )
-        headers = config.select_upstream_headers(scope["headers"], upstream, caller)
-        rules = config.identity
+        headers = config.select_upstream_headers(scope["headers"], upstream, caller, api.name)
+        kind = api.classify(request, scope["headers"]) if request else TURN
         return Exchange(
-            scope, body, request, caller, upstream, started, rules=rules, headers=headers
+            scope,
+            body,
+            request,
+            apply_kind(caller, kind),
+            upstream,
+            started,
+            rules=config.identity,
+            headers=headers,
+            api=api.name,
+            kind=kind,
         )
 
-    def _parse_request(self, body: bytes, caller: Caller, config: EdgeConfig) -> Request | None:
-        """Parse the body. Return None if it is no chat request, or if nothing needs its content."""
-        if caller.reason and "chat" in config.apis_without_choice:
+    def _parse_request(
+        self, body: bytes, caller: Caller, config: EdgeConfig, api: Api
+    ) -> Request | None:
+        """Parse the body. Return None if it is no request of this API, or if nothing needs its
+        content."""
+        if caller.reason and api.name in config.apis_without_choice:
             return None
         try:
-            return self._api.parse_request(body, self._splits.get(caller.key))
+            return api.parse_request(body, self._splits.get((api.name, caller.key)))
         except Unreadable:
             return None
 
@@ -243,6 +258,8 @@ class ChatRoute:
             exchange.comments.begin(exchange.turn.opened)
         exchange.headers = ask_uncompressed(exchange.headers)  # memory reads the reply
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
+        if exchange.reason is Reason.WRITE_ONLY:
+            exchange.reason = exchange.kind.reason or exchange.reason
 
     def _offer_additions(self, exchange: Exchange, context: MemoryContext) -> MemoryContext:
         """Return the context with the layout that the server takes, after `offer_additions`."""
@@ -275,7 +292,7 @@ class ChatRoute:
         if request is None or exchange.context is None:
             return False
         is_unread = isinstance(exc, StorageError | TimeoutError)
-        return is_unread and not self._api.has_replies(request)
+        return is_unread and not request.api.has_replies(request)
 
     def _keep_split(self, turn: OpenedTurn) -> None:
         """Keep the split for the thread's next request. If the client sends a window, keep none:
@@ -283,16 +300,16 @@ class ChatRoute:
         split = None
         if turn.reconciled.verdict.style != "window":
             sent = turn.reconciled.sent
-            build = self._api.build_split
+            build = turn.request.api.build_split
             split = self._facts.try_extra(
                 "split", turn.key, None, build, turn.request, sent.digests, self._seed
             )
-        self._splits.keep(turn.key, split)
+        self._splits.keep((turn.request.api.name, turn.key), split)
 
     async def _open_turn(
         self, exchange: Exchange, request: Request, context: MemoryContext
     ) -> PreparedTurn:
-        factor = 1 if self._api.has_replies(request) else NEWEST_ONLY_OPEN_FACTOR
+        factor = 1 if request.api.has_replies(request) else NEWEST_ONLY_OPEN_FACTOR
         deadline = Deadline(MAX_OPEN_S * factor)
         return await deadline.run(
             self._engine.open_turn(
@@ -316,7 +333,7 @@ class ChatRoute:
                 answer = await run_unless_disconnected(disconnected, self._ask(exchange))
             except OmError as exc:
                 await self._closing.close_without_reply(exchange, exc.status)
-                await responses.send_error(send, exc, build_receipt(exchange))
+                await responses.send_error(send, exc, build_receipt(exchange), exchange.api)
                 self._report_end(exchange, exc.status, exc.code)
                 return
             if answer is None:

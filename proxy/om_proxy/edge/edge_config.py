@@ -197,6 +197,11 @@ class EdgeConfig:
             raise BadRequest(NO_UPSTREAM.format(api=api), "om_no_upstream", "model")
         return upstream
 
+    def find_turn_api(self, api: ApiName | None, method: str) -> ApiName | None:
+        """Return the API by whose path a request with memory came; None: it has none. `api`: of the
+        path."""
+        return api if method == "POST" and api in self.settings.identity.apis else None
+
     def is_side_request(self, request: Request) -> bool:
         """Return whether a chat UI asks for a title, tags or a follow-up
         (docs/contributing/behaviour.md#side-requests).

@@ -11,6 +11,7 @@ from typing import Protocol
 from msgspec.structs import replace
 from starlette.types import Scope
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BadRequest, raise_site
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.edge_config import EdgeConfig
@@ -28,7 +29,7 @@ from om_proxy.settings.config import UpstreamSettings
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.settings.identity.identity_rules import IdentityRules
 from om_proxy.wire.apis.additions import Trial
-from om_proxy.wire.apis.api import Request
+from om_proxy.wire.apis.api import TURN, Kind, Request
 from om_proxy.wire.server.headers import Header, find_header
 
 CALLER_CREDENTIAL_HEADERS = frozenset(
@@ -146,6 +147,8 @@ class Exchange:
     trial: Trial | None = None
     # reports how many copies of its body are held (wire/server/capacity/admission.py)
     report_copies: Callable[[int], None] = lambda copies: None
+    api: ApiName = "chat"
+    kind: Kind = TURN
 
     def report_copies_before_sending(self) -> None:
         """Report the copies held before sending: the body; with memory also its messages, cut out
@@ -169,6 +172,20 @@ class Exchange:
         if self.request is not None:
             self.request = self.request.without_content()
         self.report_copies(0)
+
+
+def apply_kind(caller: Caller, kind: Kind) -> Caller:
+    """Return the caller of a request of this kind: a sub-agent has a thread of its own, and where
+    the prompt stays as it is, memory writes only."""
+    if caller.key is None or kind == TURN:
+        return caller
+    if kind.suffix:
+        caller = caller.name_sub_agent(kind.suffix)
+    if kind.treatment == "turn":
+        return caller
+    if kind.treatment == "off" or caller.mode == "read":
+        return caller.without_memory(kind.reason)
+    return caller.write_only()
 
 
 def find_off_reason(exchange: Exchange, config: EdgeConfig) -> Reason | None:
@@ -218,6 +235,7 @@ def build_memory_context(exchange: Exchange, config: EdgeConfig) -> MemoryContex
         select_carried(exchange.headers),
         exchange.scope["query_string"],
         exchange.request.routing,
+        exchange.api,
     )
 
 

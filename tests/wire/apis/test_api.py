@@ -10,7 +10,9 @@ import pytest
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Api, Reply, Unreadable
-from om_proxy.wire.apis.registry import CHAT, MESSAGES, RESPONSES
+from om_proxy.wire.apis.messages.messages_api import MESSAGES
+from om_proxy.wire.apis.registry import CHAT
+from om_proxy.wire.apis.responses.responses_api import RESPONSES
 
 KEY = b"k" * 32
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.model import Item
 from om_proxy.memory.recall.quoted_message import QuotedPart
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.message_parts import read_message_parts, summarize_message
-from om_proxy.wire.apis.registry import APIS, read_item
+from om_proxy.wire.apis.registry import read_item
 
 
 @pytest.mark.parametrize(
@@ -161,16 +163,14 @@ def test_lone_surrogates_can_be_told() -> None:
         ),
     ],
 )
-def test_a_message_is_read_by_the_room_of_its_api(
-    monkeypatch: pytest.MonkeyPatch, api: str, raw: bytes
-) -> None:
+def test_a_message_is_read_by_the_room_of_its_api(api: str, raw: bytes) -> None:
     """One of an API that this release does not know is text: its bytes."""
     item = read_item(raw, bytes(32), api)
     assert item.api == api
     assert read_message_parts(item) == (QuotedPart("text", "hello"),)
     assert summarize_message(raw, api) == ("User", ("hello",))
-    monkeypatch.delitem(APIS, api)
+    item = replace(item, api=cast(ApiName, "newer"))
     assert read_message_parts(item) == (QuotedPart("text", raw.decode()),)
-    assert summarize_message(raw, api) == ("Unknown", ())
-    with pytest.raises(Unreadable, match=f"cannot read messages of {api}"):
-        read_item(raw, bytes(32), api)
+    assert summarize_message(raw, "newer") == ("Unknown", ())
+    with pytest.raises(Unreadable, match="cannot read messages of newer"):
+        read_item(raw, bytes(32), "newer")

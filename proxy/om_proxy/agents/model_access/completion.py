@@ -1,4 +1,4 @@
-"""Read a memory model's chat completion, streamed or not: its text and its cost."""
+"""Read a memory model's answer, streamed or not: its text and its cost."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import orjson
 
 from om_proxy.agents.model_access.failures import build_model_error, read_error_text
 from om_proxy.agents.model_access.llm import Answer
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BrokenAnswer, ModelBusy
+from om_proxy.memory.message_view import Part
 from om_proxy.memory.notes.cut_off import Finish, read_finish
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.json_text import replace_halves
-from om_proxy.wire.apis.registry import CHAT, read_usage
+from om_proxy.wire.apis.registry import CHAT, get_api, read_usage, view_message
 
 EVENT_STARTS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
@@ -41,6 +43,32 @@ def read_answer(body: bytes, model: str, headers: Mapping[str, str], now: float)
             status, code=code, message=read_error_text(error)[1], headers=headers, now=now
         )
     return read_completion(completion, model)
+
+
+def read_reply(body: bytes, model: str, api: ApiName) -> Answer:
+    """Read an answer of another API than chat. Raise as `read_answer` does."""
+    reader = get_api(api).create_reply_reader(body.lstrip().startswith(EVENT_STARTS))
+    reader.feed(body)
+    reply = reader.finish()
+    if reply.error:
+        raise ModelBusy("the memory model's answer reports an error")
+    if not reply.complete or reply.message is None:
+        raise BrokenAnswer("the memory model's answer broke off")
+    view = view_message(reply.message, api)
+    usage = reply.usage or Usage()
+    return Answer(
+        text=replace_halves("".join(map(_read_text, view.parts())) if view else ""),
+        model=model,
+        input_tokens=usage.input_tokens,
+        output_tokens=usage.output_tokens,
+        cached_tokens=usage.cached_tokens,
+        finish=read_finish(reply.finish_reason),
+        cache_write_tokens=usage.cache_write_tokens,
+    )
+
+
+def _read_text(part: str | Part) -> str:
+    return part if isinstance(part, str) else part.text or ""
 
 
 def _read_stream(body: bytes, model: str) -> Answer:

@@ -1,4 +1,4 @@
-"""Ask a model over HTTP, on any server that speaks OpenAI's chat completions."""
+"""Ask a model over HTTP, by the API of its target."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 import orjson
 
-from om_proxy.agents.model_access.completion import read_answer
+from om_proxy.agents.model_access.completion import read_answer, read_reply
 from om_proxy.agents.model_access.dialect import list_additions, write_body
 from om_proxy.agents.model_access.failures import build_model_error, read_error_text
 from om_proxy.agents.model_access.llm import Answer, Prompt, Target
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BrokenAnswer, ModelBusy, ModelError
 from om_proxy.wire.apis.additions import REQUEST_FAULT_STATUSES, Addition, LessonBook, Trial
 from om_proxy.wire.apis.compression import DecompressedTooLarge, create_decoder
@@ -23,15 +24,21 @@ from om_proxy.wire.apis.refusals import (
     is_too_long_text,
     read_wrapped_status,
 )
+from om_proxy.wire.apis.registry import get_api
 
 CONNECT_TIMEOUT_S = 5.0
 # an unstreamed answer of 100 000 tokens says nothing until it is complete
 READ_TIMEOUT_S = 600.0
+QUESTION_PATHS: Mapping[ApiName, str] = {
+    "chat": "/chat/completions",
+    "responses": "/responses",
+    "messages": "/messages",
+}
 MAX_ANSWER_BYTES = 16 << 20  # 100 000 tokens are half a megabyte
 
 
 class Direct:
-    """The way to models on servers that speak OpenAI's chat completions.
+    """The way to models on servers that speak one of the APIs with memory.
 
     `transport` leads to the memory models' servers; its owner closes it. `clock` returns unix
     seconds, for Retry-After dates."""
@@ -52,15 +59,15 @@ class Direct:
         lessons = self._lessons.find((target.base_url, target.model))
         trial = Trial(lessons, list_additions(prompt), self._clock)
         while True:
-            body = {name: orjson.loads(raw) for name, raw in target.members} | write_body(
-                target.model, prompt, trial.sent, base_url=target.base_url
-            )
+            question = write_body(target.model, prompt, trial.sent, base_url=target.base_url)
+            members = {name: orjson.loads(raw) for name, raw in target.members}
+            body = members | get_api(target.api).write_question(question)
             status, headers, answer = await self._post(target, body)
             is_answered = status == 200
             if is_answered:
                 told_status = read_wrapped_status(answer)
                 if told_status is None:
-                    completion = read_answer(answer, target.model, headers, self._clock())
+                    completion = self._read_answer(target, answer, headers)
                     trial.end(status)
                     return completion
                 status = told_status
@@ -73,10 +80,15 @@ class Direct:
             ):
                 trial.end(status)
                 if is_answered and not is_too_long:
-                    return read_answer(answer, target.model, headers, self._clock())
+                    return self._read_answer(target, answer, headers)
                 raise build_model_error(
                     status, code=code, message=message, headers=headers, now=self._clock()
                 )
+
+    def _read_answer(self, target: Target, answer: bytes, headers: Mapping[str, str]) -> Answer:
+        if target.api != "chat":
+            return read_reply(answer, target.model, target.api)
+        return read_answer(answer, target.model, headers, self._clock())
 
     def list_left_out(self, target: Target) -> Addition:
         """Return what the target's server refused lately."""
@@ -90,7 +102,7 @@ class Direct:
         try:
             request = httpx.Request(
                 "POST",
-                _build_completions_url(target),
+                _build_url(target),
                 headers=_build_headers(target),
                 content=orjson.dumps(body),
                 extensions={
@@ -129,13 +141,13 @@ def _build_headers(target: Target) -> list[tuple[str, str]]:
     return [*target.headers, *key, *fixed]
 
 
-def _build_completions_url(target: Target) -> str:
+def _build_url(target: Target) -> str:
     """Append the endpoint's path to the base, and the inherited query to the base's own (Azure's
     api-version)."""
     parts = urlsplit(target.base_url or "")
     query = "&".join(filter(None, (parts.query, target.query.decode("latin-1"))))
     return urlunsplit(
-        parts._replace(path=parts.path.rstrip("/") + "/chat/completions", query=query)
+        parts._replace(path=parts.path.rstrip("/") + QUESTION_PATHS[target.api], query=query)
     )
 
 

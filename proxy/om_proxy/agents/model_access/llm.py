@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.notes.cut_off import Finish
 
 Via = Literal["direct", "litellm"]
@@ -64,6 +65,7 @@ class Target:
     max_retries: int = 2  # while the model is busy; retries.py limits the tries of a whole list
     # whether the server may not know the model: it was chosen by a list of names
     is_guess: bool = False
+    api: ApiName = "chat"  # that the server is asked by
 
 
 class LLM(Protocol):

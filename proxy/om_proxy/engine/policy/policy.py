@@ -16,6 +16,7 @@ from om_proxy.agents.models import (
     find_price,
     find_small_model,
 )
+from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.common.errors import ConfigError
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.thresholds import Prices
@@ -171,11 +172,13 @@ class Policy:
         return MemoryContext(effective, inherited)
 
     def _target_of_upstream(self, model: str | None) -> Target | None:
-        upstream = self.settings.upstream_for(model)
-        header = upstream.build_key_header("chat") if upstream else None
-        if upstream is None or header is None or not model:
-            return None
-        return Target(model=model, base_url=upstream.base_url, headers=(header,))
+        """Return the way to the model by the key of its server, by the first API that has one."""
+        for api in API_NAMES if model else ():
+            upstream = self.settings.upstream_for(model, api)
+            header = upstream.build_key_header(api) if upstream else None
+            if upstream and header and model:
+                return Target(model, base_url=upstream.base_url, headers=(header,), api=api)
+        return None
 
     def context_of_request(
         self,
@@ -185,16 +188,17 @@ class Policy:
         credential: tuple[tuple[bytes, bytes], ...],
         query: bytes = b"",
         members: tuple[tuple[str, bytes], ...] = (),
+        api: ApiName = "chat",
     ) -> MemoryContext:
         """Return the context of a request: the same one for the same arguments, unless they are too
         long to keep. The credential is never stored; nor are the query of the request's address and
         the members of its body that say where its words may go, which an inherited call has too."""
-        key = (model, resource, upstream.name, credential, query, members)
+        key = (model, resource, upstream.name, credential, query, members, api)
         context = self._contexts.get(key)
         if context is None:
             context = self._make_context(model, resource, upstream, credential)
-            if context.inherited and (query or members):
-                inherited = replace(context.inherited, query=query, members=members)
+            if context.inherited and (query or members or api != "chat"):
+                inherited = replace(context.inherited, query=query, members=members, api=api)
                 context = replace(context, inherited=inherited)
             if _key_bytes(key) <= MAX_CONTEXT_KEY_BYTES:
                 if len(self._contexts) >= MAX_REQUEST_CONTEXTS:

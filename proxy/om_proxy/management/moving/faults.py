@@ -7,6 +7,7 @@ from typing import TypeVar
 import orjson
 from msgspec.structs import replace
 
+from om_proxy.common.apis import API_NAMES
 from om_proxy.common.errors import ConfigError
 from om_proxy.management.moving.thread_records import load_rows
 from om_proxy.memory.lifecycle.log_sharing import find_thread_coverage
@@ -26,7 +27,7 @@ from om_proxy.storage.shared.rekeying import ResourceRekeying, rekey_whole_threa
 from om_proxy.storage.values.listing import ThreadInfo
 from om_proxy.storage.values.stored_rows import StoredMessage, WholeThread
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.registry import APIS, read_item
+from om_proxy.wire.apis.registry import read_item
 
 _Row = TypeVar("_Row", Message, Observation)
 MENDABLE_FIELDS = frozenset(("tokens", "source_tokens", "at", "depth"))
@@ -148,7 +149,7 @@ def _read_true_item(item: Item) -> Item:
     """Return the item as its JSON says. What is no message of its API becomes the text of one of
     chat. The fingerprint stays: by it the client's message is known. What a newer release wrote by
     an API of its own stays."""
-    if item.api not in APIS:
+    if item.api not in API_NAMES:
         return item
     try:
         return replace(read_item(item.raw, _NO_KEY, item.api), fp=item.fp)

@@ -3,6 +3,7 @@ where they are decoded (`value_decoding`)."""
 
 from __future__ import annotations
 
+from om_proxy.common.apis import API_NAMES
 from om_proxy.common.errors import UsageError
 from om_proxy.management.moving.faults import find_repairable_faults
 from om_proxy.management.moving.value_decoding import WHAT_TO_REPAIR
@@ -10,7 +11,7 @@ from om_proxy.memory.lifecycle.pins import MAX_PINNED_TOKENS, MAX_PINS
 from om_proxy.memory.model import MAX_VIEWS, RESOURCE_THREAD, Item, Observation
 from om_proxy.storage.values.stored_rows import StoredMessage, WholeThread
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.registry import APIS, read_item
+from om_proxy.wire.apis.registry import read_item
 
 # a byte of text is a token at most, beside some for framing; an image of which nothing is seen takes
 # a few dozen bytes
@@ -40,7 +41,7 @@ def check_message(stored: StoredMessage) -> None:
 
 
 def _read_message(raw: bytes, place: str, api: str) -> Item:
-    if api not in APIS:
+    if api not in API_NAMES:
         raise UsageError(
             f"{place}: this release cannot read messages of {api}; use a newer release"
         )

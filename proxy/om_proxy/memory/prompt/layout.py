@@ -11,6 +11,7 @@ Layout = Literal["blocks", "merged", "user"]
 # with their subdomains; their services take several system messages
 SEPARATE_BLOCKS_HOSTS = (
     "api.openai.com",
+    "api.anthropic.com",
     "openai.azure.com",
     "openrouter.ai",
     "api.groq.com",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Cell, Item, Memory, Message
 from om_proxy.memory.rounds import LookedUp
@@ -26,6 +27,7 @@ class Piece(Struct, frozen=True):
     seq: int  # of the message it shows; 0: it shows none, or several
     index: int  # among those that the client sent in this request; -1: it comes from the store
     look_ups: LookedUp | None = None  # shown with it
+    api: ApiName = "chat"  # whose form `raw` has, if it comes from the store
 
     @property
     def sent(self) -> bool:
@@ -191,7 +193,16 @@ def _client_piece(sent: SentHistory, index: int, seq: int = 0) -> Piece:
 
 def _stored_piece(message: Message) -> Piece:
     item = message.item
-    return Piece(item.raw, item.role, item.calls, item.answers, message.tokens, message.seq, -1)
+    return Piece(
+        item.raw,
+        item.role,
+        item.calls,
+        item.answers,
+        message.tokens,
+        message.seq,
+        -1,
+        api=item.api,
+    )
 
 
 def holds_conversation(memory: Memory, sent: SentHistory) -> bool:

@@ -30,6 +30,7 @@ from om_proxy.settings.identity.identity_rules import (
     TIMEZONE_HEADER,
     IdentityRules,
 )
+from om_proxy.settings.identity.naming import normalize_name
 from om_proxy.settings.identity.spending import decide_spending
 from om_proxy.settings.identity.tenants import select_tenant
 from om_proxy.settings.identity.thread_names import (
@@ -72,6 +73,25 @@ class Caller:
     def choose_look_up_scope(self, configured: Scope | None) -> Scope:
         """Return how far the caller's look-ups reach. `configured`: `retrieval.scope`."""
         return choose_reading_scope(configured, is_for_one_thread=self.is_for_one_thread)
+
+    def without_memory(self, reason: Reason | None) -> Caller:
+        """Return the caller of a request that has no memory, for this reason."""
+        return replace(self, reason=self.reason or reason)
+
+    def write_only(self) -> Caller:
+        """Return the caller of a request that is stored, and whose prompt stays as it is."""
+        return replace(self, mode="write")
+
+    def name_sub_agent(self, agent: str) -> Caller:
+        """Return the caller of a request of this agent, which has a thread of its own beside that of
+        the agent that it works for."""
+        assert self.key is not None  # a request with a thread
+        key = self.key
+        thread = normalize_name(f"{key.thread}/{agent}")
+        if not thread:
+            return self.without_memory(Reason.NO_THREAD)
+        resource = key.resource if self.has_named_resource else thread
+        return replace(self, key=Key(key.tenant, resource, thread))
 
 
 def choose_reading_scope(configured: Scope | None, *, is_for_one_thread: bool) -> Scope:

@@ -7,8 +7,8 @@ messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -191,6 +191,13 @@ class Api(Protocol):
         `known_split`: the thread's last split. The same body gives the same request, in less time.
         """
 
+    def classify(self, request: Request, headers: Sequence[tuple[bytes, bytes]]) -> Kind:
+        """Return how memory treats the request. `headers`: names in lower case."""
+
+    def write_question(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a memory model's question in the words of this API. `question`: a chat completion
+        request of a system message and a user message."""
+
     def build_split(self, request: Request, digests: Digests, seed: int) -> Split | None:
         """Build the split that the thread's next request is compared with. `digests`: of the
         messages, `SentHistory.digests`; `seed`: 64 bits that are secret."""
@@ -219,6 +226,9 @@ class Api(Protocol):
     def read_item(self, raw: bytes, key: bytes) -> Item:
         """Return a message as the memory stores it. `key` is the tenant's, for fingerprints. Raise
         Unreadable."""
+
+    def read_chat_message(self, raw: bytes) -> Mapping[str, Any]:
+        """Return the chat message that says the same as a stored one of this API."""
 
     def view_message(self, raw: bytes) -> MessageView | None:
         """Return a view of the message; None if a strict parser refuses it."""

@@ -1,42 +1,94 @@
-"""List the APIs that have memory, and find that of a stored message by its name. So far, chat is
-the only one that is served.
+"""List the APIs that have memory, and find the room of each by its name.
 
-No other module imports `wire/apis/<name>/`. A message of an API that is not listed is kept as it
-is, and read as one that its API cannot read.
+No other module imports `wire/apis/<name>/`. The rooms of the APIs beside chat are imported when the
+first request or message of theirs comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any, cast
 
+import msgspec
+from msgspec.structs import replace
+
+from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Item
+from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.token_prices import Usage
-from om_proxy.wire.apis.api import Api, Unreadable
+from om_proxy.wire.apis.api import Api, Request, Unreadable
 from om_proxy.wire.apis.chat.chat_api import CHAT
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
-from om_proxy.wire.apis.messages.messages_api import MESSAGES
-from om_proxy.wire.apis.responses.responses_api import RESPONSES
 
-__all__ = ["APIS", "CHAT", "MESSAGES", "RESPONSES", "read_item", "read_usage", "view_message"]
+__all__ = [
+    "APIS",
+    "CHAT",
+    "drop_texts",
+    "get_api",
+    "read_item",
+    "read_usage",
+    "rewrite_body",
+    "view_message",
+]
 
-APIS: dict[str, Api] = {api.name: api for api in (CHAT, MESSAGES, RESPONSES)}
-
-# the API that memory models are asked by (agents/model_access/dialect.py)
+# the API that most memory models are asked by (agents/model_access/dialect.py)
 read_usage: Callable[[Any], Usage | None] = read_chat_usage
+
+
+# those that were asked for so far
+APIS: dict[str, Api] = {"chat": CHAT}
+
+
+def get_api(name: ApiName) -> Api:
+    """Return the room of this API."""
+    if name not in APIS:
+        room = import_module(f"om_proxy.wire.apis.{name}.{name}_api")
+        APIS[name] = cast(Api, getattr(room, name.upper()))
+    return APIS[name]
+
+
+def drop_texts() -> None:
+    """Drop the texts that the rooms keep to write them faster: people may have forgotten them."""
+    for api in APIS.values():
+        api.drop_texts()
 
 
 def view_message(raw: bytes, api: str) -> MessageView | None:
     """Return a view of a message that came by this API; None if a strict parser of it refuses the
     message."""
-    found = APIS.get(api)
-    return None if found is None else found.view_message(raw)
+    known = _find_name(api)
+    return None if known is None else get_api(known).view_message(raw)
 
 
 def read_item(raw: bytes, key: bytes, api: str) -> Item:
     """Return a message that came by this API as the memory stores it (`Api.read_item`). Raise
     Unreadable."""
-    if api not in APIS:
+    known = _find_name(api)
+    if known is None:
         raise Unreadable(f"this release cannot read messages of {api}")
-    return APIS[api].read_item(raw, key)
+    return get_api(known).read_item(raw, key)
+
+
+def rewrite_body(
+    request: Request, block: str, hint: str, tail: Sequence[Piece], layout: Layout
+) -> bytes:
+    """Return the request's body with this tail (`Api.rewrite_body`). A message that came by another
+    API is given to the request's own as the chat message that says the same."""
+    own = request.api.name
+    if any(piece.api not in (own, "chat") for piece in tail):
+        tail = [_bring_to_chat(piece) if piece.api != own else piece for piece in tail]
+    return request.api.rewrite_body(request, block, hint, tail, layout)
+
+
+def _bring_to_chat(piece: Piece) -> Piece:
+    if piece.sent or piece.api == "chat":
+        return piece
+    message = get_api(piece.api).read_chat_message(piece.raw)
+    return replace(piece, raw=msgspec.json.encode(message), api="chat")
+
+
+def _find_name(api: str) -> ApiName | None:
+    return next((name for name in API_NAMES if name == api), None)

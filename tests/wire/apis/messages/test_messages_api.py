@@ -17,7 +17,7 @@ import pytest
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Request
 from om_proxy.wire.apis.messages.kinds import classify
-from om_proxy.wire.apis.registry import MESSAGES
+from om_proxy.wire.apis.messages.messages_api import MESSAGES
 
 KEY = b"k" * 32
 FOLDER = os.environ.get("OM_TEST_CAPTURES", "")

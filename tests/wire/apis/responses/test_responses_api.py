@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from om_proxy.wire.apis.api import Request
-from om_proxy.wire.apis.registry import RESPONSES
 from om_proxy.wire.apis.responses.kinds import classify
+from om_proxy.wire.apis.responses.responses_api import RESPONSES
 from tests.wire.apis.responses.samples import KEY, list_pieces
 
 FOLDER = os.environ.get("OM_TEST_CAPTURES", "")

@@ -28,6 +28,7 @@ from om_proxy.memory.prompt.tail import Piece, build_tail, holds_conversation, p
 from om_proxy.memory.recall.kept_look_ups import choose_shown_look_ups, drop_left_look_ups
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.wire.apis.message_parts import summarize_message
+from om_proxy.wire.apis.registry import rewrite_body
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +50,7 @@ class PromptBuilder:
             status = Status.DEGRADED if plan.is_broken else Status.RAW
             return PreparedTurn(plan.turn, receipt, status, plan.turn.reason, mark=mark)
         request, layout = plan.turn.request, plan.turn.context.layout
-        body = request.api.rewrite_body(request, plan.block, plan.hint, plan.pieces, layout)
+        body = rewrite_body(request, plan.block, plan.hint, plan.pieces, layout)
         return PreparedTurn(
             plan.turn,
             receipt,

@@ -207,6 +207,7 @@ class IdentitySettings(Section):
     resource_headers: tuple[Header, ...] = ("x-om-resource", "x-resource-id", "x-openwebui-user-id")
     sessions: tuple[SessionProgram, ...] = ("opencode", "litellm", "helicone")
     scope_override: bool = False
+    apis: tuple[ApiName, ...] = API_NAMES  # that have memory
 
     @model_validator(mode="after")
     def _check_headers(self) -> Self:

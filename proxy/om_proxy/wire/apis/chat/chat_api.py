@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from om_proxy.common.apis import ApiName
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
-from om_proxy.wire.apis.api import Api, RecallApi, Request
+from om_proxy.wire.apis.api import TURN, Api, Kind, RecallApi, Request
 from om_proxy.wire.apis.chat import chat_message, chat_request
 from om_proxy.wire.apis.chat.layout import assemble, drop_block_texts
 from om_proxy.wire.apis.chat.look_ups import recall_tool, round_chunks
@@ -76,6 +79,7 @@ class ChatApi:
     has_pictures = staticmethod(chat_request.has_pictures)
     read_item = staticmethod(chat_request.read_item)
     view_message = staticmethod(chat_message.view_message)
+    read_chat_message = staticmethod(msgspec.json.Decoder(dict[str, Any]).decode)
     asking_text = staticmethod(chat_request.asking_text)
     cut_beginning = staticmethod(cut_beginning)
     read_beginning = staticmethod(read_beginning)
@@ -92,6 +96,14 @@ class ChatApi:
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         return chat_request.parse_request(self, body, known_split)
+
+    @staticmethod
+    def classify(request: Request, headers: Sequence[tuple[bytes, bytes]]) -> Kind:
+        return TURN
+
+    @staticmethod
+    def write_question(question: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(question)
 
     @staticmethod
     def drop_texts() -> None:

@@ -1,65 +1,34 @@
-"""Write a memory model's question as a request for a response, and read its answer."""
+"""Write a memory model's question as a request for a response."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 
-import msgspec
-from msgspec import Raw
-
-from om_proxy.memory.token_prices import Usage
-from om_proxy.wire.apis.responses.reply import read_usage
 from om_proxy.wire.apis.responses.writing import write_content
 
-
-class Answer(NamedTuple):
-    """The answer of a memory model."""
-
-    text: str
-    is_cut_off: bool
-    usage: Usage | None
+# members that this API has by another name
+CHAT_MEMBERS = frozenset(
+    ("model", "messages", "max_tokens", "max_completion_tokens", "reasoning_effort")
+)
 
 
-class _Part(msgspec.Struct):
-    type: str = ""
-    text: str | None = None
-
-
-class _Item(msgspec.Struct):
-    type: str = ""
-    content: list[_Part] | None = None
-
-
-class _Response(msgspec.Struct):
-    output: list[_Item] = []
-    output_text: str | None = None
-    status: str | None = None
-    usage: Raw = Raw(b"null")
-
-
-_response = msgspec.json.Decoder(_Response)
-
-
-def write_question(
-    model: str, instructions: str, content: Sequence[Any], max_output_tokens: int | None
-) -> dict[str, Any]:
-    """Write a request that the server does not keep. `content`: the parts of a chat message;
-    `max_output_tokens`: None for no limit."""
-    written = write_content(list(content))
-    body: dict[str, Any] = {
-        "model": model,
-        "instructions": instructions,
-        "input": written if isinstance(written, str) else [{"role": "user", "content": written}],
+def write_question(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a memory model's question in the words of this API, as a request that the server does
+    not keep. `question`: a chat completion request of a system message, or none, and a user
+    message."""
+    *instructions, user = question["messages"]
+    content = write_content(user["content"])
+    written = {
+        "model": question["model"],
+        "input": content if isinstance(content, str) else [{"role": "user", "content": content}],
         "store": False,
     }
-    return {**body, "max_output_tokens": max_output_tokens} if max_output_tokens else body
-
-
-def read_answer(body: bytes) -> Answer:
-    """Read a response. Raise ValueError for any other JSON."""
-    response = _response.decode(body)
-    parts = (part for item in response.output for part in item.content or ())
-    said = "".join(part.text or "" for part in parts if part.type == "output_text")
-    text = said or response.output_text or ""
-    return Answer(text, response.status == "incomplete", read_usage(response.usage))
+    if instructions:
+        written["instructions"] = instructions[0]["content"]
+    if limit := question.get("max_completion_tokens") or question.get("max_tokens"):
+        written["max_output_tokens"] = limit
+    if effort := question.get("reasoning_effort"):
+        written["reasoning"] = {"effort": effort}
+    others = {name: value for name, value in question.items() if name not in CHAT_MEMBERS}
+    return others | written

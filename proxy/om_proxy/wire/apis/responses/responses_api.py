@@ -8,7 +8,9 @@ from om_proxy.wire.apis.api import Api, RecallApi, Request
 from om_proxy.wire.apis.chat.chat_api import cut_beginning, read_beginning
 from om_proxy.wire.apis.chat.layout import drop_block_texts
 from om_proxy.wire.apis.responses import reading, request
+from om_proxy.wire.apis.responses.kinds import classify
 from om_proxy.wire.apis.responses.layout import rewrite_body
+from om_proxy.wire.apis.responses.questions import write_question
 from om_proxy.wire.apis.responses.reply import ResponseReader
 from om_proxy.wire.apis.responses.stream_end import EventEndFinder
 from om_proxy.wire.apis.split import Split
@@ -29,6 +31,9 @@ class ResponsesApi:
     has_pictures = staticmethod(request.has_pictures)
     read_item = staticmethod(reading.read_item)
     view_message = staticmethod(reading.view_message)
+    read_chat_message = staticmethod(reading.read_chat_message)
+    classify = staticmethod(classify)
+    write_question = staticmethod(write_question)
     asking_text = staticmethod(request.asking_text)
     cut_beginning = staticmethod(cut_beginning)
     read_beginning = staticmethod(read_beginning)
