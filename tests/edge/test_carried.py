@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy.edge import exchange
-from om_proxy.wire.apis.chat.chat_request import Routing
+from om_proxy.wire.apis.request_members import Routing
 
 PAGE = (Path(__file__).parents[2] / "docs/guides/security.md").read_text(encoding="utf-8")
 

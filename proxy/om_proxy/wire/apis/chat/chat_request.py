@@ -21,55 +21,29 @@ from om_proxy.memory.transcript.sent_history import Digests
 from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Api, Request, Unreadable
 from om_proxy.wire.apis.chat.chat_message import read_message
-from om_proxy.wire.apis.json_text import (
-    MAX_MODEL_NAME_CHARS,
-    is_too_large,
-    replace_lone_surrogates,
-    write_canonical,
+from om_proxy.wire.apis.json_text import write_canonical
+from om_proxy.wire.apis.request_members import (
+    MAX_MESSAGES_OF_ONE_TURN,
+    UNSET_VALUES,
+    Members,
+    ParsedBody,
+    build_request,
+    join_list,
+    parse_body,
+    parse_known,
+    replace_members,
 )
-from om_proxy.wire.apis.request_members import join_list, replace_members
-from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split, build_split
+from om_proxy.wire.apis.split import Split, build_split
 
-# No client sends more new messages at once: a question, or the results of all its calls.
-MAX_MESSAGES_OF_ONE_TURN = 64
 INSTRUCTION_ROLES = frozenset({"system", "developer"})
 # what servers call the assistant in a reply, in lower case; a client may send it back so
 ASSISTANT_ROLES = frozenset({"assistant", "model", ""})
 PICTURE_WORD = b'"image_url"'  # nobody escapes it
 
-
-UNSET_VALUES = (b"null", b'""')  # {} is a schema: any JSON
 _NULL = Raw(b"null")
 
 
-class Routing(msgspec.Struct, kw_only=True):
-    """The members that say where the words may go, how long they stay there, and for whom: members
-    of OpenRouter, Vercel, OpenAI, Anthropic and LiteLLM. Members that add to the prompt or to the
-    models stay out, such as OpenRouter's `models` and `plugins`, and Gemini's `extra_body`."""
-
-    provider: Raw = _NULL
-    provider_options: Raw = msgspec.field(default=_NULL, name="providerOptions")
-    store: Raw = _NULL
-    service_tier: Raw = _NULL
-    prompt_cache_retention: Raw = _NULL
-    inference_geo: Raw = _NULL
-    user: Raw = _NULL
-    safety_identifier: Raw = _NULL
-    guardrails: Raw = _NULL
-    no_log: Raw = msgspec.field(default=_NULL, name="no-log")
-    cache: Raw = _NULL
-    tags: Raw = _NULL
-    metadata: Raw = _NULL
-    allowed_model_region: Raw = _NULL
-    api_key: Raw = _NULL  # of the client's own account behind LiteLLM
-    api_base: Raw = _NULL
-
-
-_read_routing = attrgetter(*Routing.__struct_fields__)
-_NO_ROUTING = _read_routing(Routing())
-
-
-class _Forms(Routing, kw_only=True):
+class _Forms(Members, kw_only=True):
     """The members that bind the reply's text to JSON, a grammar or a choice, beside
     `response_format`."""
 
@@ -111,10 +85,6 @@ _NO_OPTIONS: frozenset[str] = frozenset()
 
 class _Body(_Options):
     messages: list[Raw]
-    model: Raw = _NULL
-    stream: Raw = _NULL
-    tools: Raw = _NULL
-    functions: Raw = _NULL  # the name of `tools` until 2023
 
 
 class _Speaker(msgspec.Struct):
@@ -123,7 +93,6 @@ class _Speaker(msgspec.Struct):
 
 _body = msgspec.json.Decoder(_Body)
 _speaker = msgspec.json.Decoder(_Speaker)
-_any = msgspec.json.Decoder()
 
 
 def has_replies(request: Request) -> bool:
@@ -143,21 +112,25 @@ def has_replies(request: Request) -> bool:
 def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
     """Split a request. Raise Unreadable for a body that is no object with a list of messages, or
     has too many values beside the messages of `known_split`."""
-    if known_split is not None and (request := _parse_after_split(api, body, known_split)):
-        return request
-    limit_values(body)
-    readable = body
-    members = _decode_body(body)
-    if members is None and (repaired := replace_lone_surrogates(body)) is not None:
-        readable = repaired
-        members = _decode_body(repaired)
-    if members is None:
-        raise Unreadable("not a JSON object with a list of messages")
-    raws = tuple(map(bytes, members.messages))
+    if known_split is not None and (known := parse_known(_body, "messages", body, known_split)):
+        roles = tuple(_list_leading_roles(known.leading))
+        if len(roles) == len(known.leading):
+            return _build_request(api, known.parsed, known.leading, roles, known.elements)
+    parsed = parse_body(_body, body)
+    raws = tuple(map(bytes, parsed.members.messages))
     roles = tuple(_list_leading_roles(raws))
-    return _build_request(
-        api, body, body, readable, members, raws[: len(roles)], roles, raws[len(roles) :]
-    )
+    return _build_request(api, parsed, raws[: len(roles)], roles, raws[len(roles) :])
+
+
+def _build_request(
+    api: Api,
+    parsed: ParsedBody[_Body],
+    instructions: tuple[bytes, ...],
+    roles: tuple[str, ...],
+    messages: Sequence[bytes],
+) -> Request:
+    options = _list_options(parsed.members)
+    return build_request(api, parsed, instructions, roles, messages, options)
 
 
 def build_request_split(request: Request, digests: Digests, seed: int = 0) -> Split | None:
@@ -206,81 +179,6 @@ def asking_text(raw: bytes) -> str:
     return "" if _read_role(raw) in ANSWERING_ROLES else read_text(raw)
 
 
-def is_filled_list(raw: Raw) -> bool:
-    """Return whether the value is a list with items. Read its first characters only: tools may take
-    100 kB."""
-    if raw is _NULL:
-        return False
-    text = bytes(memoryview(raw)[:64]).lstrip()
-    return text.startswith(b"[") and text[1:].lstrip()[:1] != b"]"
-
-
-def limit_values(body: bytes) -> None:
-    if is_too_large(body):
-        raise Unreadable("more JSON values than any model reads")
-
-
-def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | None:
-    """Split the messages after the known ones. Return None if the known messages are not in the
-    body unchanged, or not right after instructions."""
-    taken = known_split.take_out_of(body)
-    if taken is None:
-        return None
-    start, frame = taken
-    limit_values(frame)  # the known messages are read one by one, if at all
-    members = _decode_body(frame)
-    raws = tuple(map(bytes, members.messages)) if members else ()
-    if members is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
-        return None
-    index = raws.index(KNOWN_PREFIX_PLACEHOLDER)
-    roles = tuple(_list_leading_roles(raws[:index]))
-    if len(roles) < index:
-        return None
-    messages = SlicedMessages(body, start, known_split, raws[index + 1 :])
-    return _build_request(api, body, frame, frame, members, raws[:index], roles, messages)
-
-
-def _build_request(
-    api: Api,
-    body: bytes,
-    frame: bytes,
-    readable: bytes,
-    members: _Body,
-    instructions: tuple[bytes, ...],
-    roles: tuple[str, ...],
-    messages: Sequence[bytes],
-) -> Request:
-    return Request(
-        api=api,
-        body=body,
-        frame=frame,
-        readable=readable,
-        model=read_model(members.model),
-        stream=decode_value(members.stream) is True,
-        offers_tools=is_filled_list(members.tools) or is_filled_list(members.functions),
-        instructions=instructions,
-        instruction_roles=roles,
-        messages=messages,
-        routing=list_routing(members),
-        options=_list_options(members),
-    )
-
-
-def read_model(raw: Raw) -> str | None:
-    """Return the model's name; None for a value that is no name."""
-    model = decode_value(raw)
-    return model if isinstance(model, str) and len(model) <= MAX_MODEL_NAME_CHARS else None
-
-
-def list_routing(members: Routing) -> tuple[tuple[str, bytes], ...]:
-    """List the members that say where the words of the request may go."""
-    raws = _read_routing(members)
-    if raws == _NO_ROUTING:
-        return ()
-    named = zip(Routing.__struct_encode_fields__, raws, strict=True)
-    return tuple((name, bytes(raw)) for name, raw in named if raw != _NULL)
-
-
 def _list_options(members: _Body) -> frozenset[str]:
     """List the members that a server may take, and not together with a tool."""
     raws = _read_options(members)
@@ -293,14 +191,6 @@ def _list_options(members: _Body) -> frozenset[str]:
 def has_pictures(body: bytes) -> bool:
     """Return whether a message of the request shows a picture, as far as its bytes tell."""
     return PICTURE_WORD in body
-
-
-def _decode_body(body: bytes) -> _Body | None:
-    try:
-        return _body.decode(body)
-    # a few thousand nested brackets raise RecursionError, not ValueError
-    except (ValueError, RecursionError):
-        return None
 
 
 def _list_leading_roles(raws: Sequence[bytes]) -> Iterator[str]:
@@ -317,16 +207,6 @@ def _read_role(raw: bytes) -> str:
         return _speaker.decode(raw).role
     except (ValueError, RecursionError):
         return ""
-
-
-def decode_value(raw: Raw) -> Any:
-    """Decode a value. Return None if it cannot be decoded: the upstream reports the fault."""
-    if raw is _NULL:
-        return None
-    try:
-        return _any.decode(raw)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _list_texts(parts: Any) -> Iterator[str]:

@@ -15,7 +15,6 @@ from msgspec import Raw
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Request
-from om_proxy.wire.apis.chat.chat_request import UNSET_VALUES
 from om_proxy.wire.apis.chat.layout import JSON_EMPTY_LINE, write_json_text, write_message
 from om_proxy.wire.apis.messages.elements import USER, read_element
 from om_proxy.wire.apis.messages.kept import list_kept_system_messages, list_loaded_steps
@@ -27,7 +26,12 @@ from om_proxy.wire.apis.messages.prompt_messages import (
     join_units,
     read_units,
 )
-from om_proxy.wire.apis.request_members import join_list, replace_members, split_members
+from om_proxy.wire.apis.request_members import (
+    UNSET_VALUES,
+    join_list,
+    replace_members,
+    split_members,
+)
 
 MAX_MARKS = 4  # Anthropic refuses more
 

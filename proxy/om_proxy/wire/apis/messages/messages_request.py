@@ -6,24 +6,11 @@ a known history is neither parsed nor read again (wire/apis/split.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.transcript.sent_history import Digests
-from om_proxy.wire.apis.api import Api, Request, Unreadable
-from om_proxy.wire.apis.chat.chat_request import (
-    MAX_MESSAGES_OF_ONE_TURN,
-    UNSET_VALUES,
-    Routing,
-    decode_value,
-    is_filled_list,
-    limit_values,
-    list_routing,
-    read_model,
-)
-from om_proxy.wire.apis.json_text import replace_lone_surrogates
+from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.apis.messages.elements import (
     ASSISTANT,
     ElementUnits,
@@ -31,7 +18,17 @@ from om_proxy.wire.apis.messages.elements import (
     find_starts,
     read_element,
 )
-from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split
+from om_proxy.wire.apis.request_members import (
+    MAX_MESSAGES_OF_ONE_TURN,
+    UNSET_VALUES,
+    Members,
+    ParsedBody,
+    build_request,
+    is_filled_list,
+    parse_body,
+    parse_known,
+)
+from om_proxy.wire.apis.split import Split
 from om_proxy.wire.apis.units import Units, build_units_split, join_marked, join_starts
 
 PICTURE_WORD = b'"image"'  # nobody escapes it
@@ -39,12 +36,9 @@ PICTURE_WORD = b'"image"'  # nobody escapes it
 _NULL = Raw(b"null")
 
 
-class _Body(Routing, kw_only=True):
+class _Body(Members, kw_only=True):
     messages: list[Raw]
     system: Raw = _NULL
-    model: Raw = _NULL
-    stream: Raw = _NULL
-    tools: Raw = _NULL
 
 
 _body = msgspec.json.Decoder(_Body)
@@ -53,17 +47,21 @@ _body = msgspec.json.Decoder(_Body)
 def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
     """Split a request. Raise Unreadable for a body that is no object with a list of messages, or
     has too many values beside the messages of `known_split`."""
-    if known_split is not None and (request := _parse_after_split(api, body, known_split)):
-        return request
-    limit_values(body)
-    readable, members = body, _decode_body(body)
-    if members is None and (repaired := replace_lone_surrogates(body)) is not None:
-        readable, members = repaired, _decode_body(repaired)
-    if members is None:
-        raise Unreadable("not a JSON object with a list of messages")
-    raws = tuple(map(bytes, members.messages))
-    units = ElementUnits(raws, find_starts(raws), find_marked(raws))
-    return _build_request(api, body, body, readable, members, units)
+    if known_split is not None:
+        known = parse_known(_body, "messages", body, known_split)
+        if known is not None and not known.leading:
+            new = known.elements.new
+            starts = join_starts(known_split, find_starts(new))
+            marked = join_marked(known_split, find_marked(new))
+            return _build_request(api, known.parsed, ElementUnits(known.elements, starts, marked))
+    parsed = parse_body(_body, body)
+    raws = tuple(map(bytes, parsed.members.messages))
+    return _build_request(api, parsed, ElementUnits(raws, find_starts(raws), find_marked(raws)))
+
+
+def _build_request(api: Api, parsed: ParsedBody[_Body], units: Units) -> Request:
+    instructions = write_instructions(parsed.members.system)
+    return build_request(api, parsed, instructions, ("system",) * len(instructions), units)
 
 
 def build_split(request: Request, digests: Digests, seed: int = 0) -> Split | None:
@@ -96,44 +94,6 @@ def has_pictures(body: bytes) -> bool:
     return PICTURE_WORD in body
 
 
-def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | None:
-    """Split the messages after the known ones. Return None if those are not in the body unchanged,
-    or not the first ones."""
-    taken = known_split.take_out_of(body)
-    if taken is None:
-        return None
-    start, frame = taken
-    limit_values(frame)  # the known messages are read one by one, if at all
-    members = _decode_body(frame)
-    raws = tuple(map(bytes, members.messages)) if members else ()
-    if members is None or raws[:1] != (KNOWN_PREFIX_PLACEHOLDER,):
-        return None
-    new = raws[1:]
-    elements = SlicedMessages(body, start, known_split, new)
-    starts = join_starts(known_split, find_starts(new))
-    units = ElementUnits(elements, starts, join_marked(known_split, find_marked(new)))
-    return _build_request(api, body, frame, frame, members, units)
-
-
-def _build_request(
-    api: Api, body: bytes, frame: bytes, readable: bytes, members: _Body, units: Sequence[bytes]
-) -> Request:
-    instructions = write_instructions(members.system)
-    return Request(
-        api=api,
-        body=body,
-        frame=frame,
-        readable=readable,
-        model=read_model(members.model),
-        stream=decode_value(members.stream) is True,
-        offers_tools=is_filled_list(members.tools),
-        instructions=instructions,
-        instruction_roles=("system",) * len(instructions),
-        messages=units,
-        routing=list_routing(members),
-    )
-
-
 def write_instructions(system: Raw) -> tuple[bytes, ...]:
     """Return the member `system` as a chat message; none if it says nothing."""
     if bytes(system) in UNSET_VALUES or not (
@@ -141,11 +101,3 @@ def write_instructions(system: Raw) -> tuple[bytes, ...]:
     ):
         return ()
     return (b'{"role":"system","content":' + bytes(system) + b"}",)
-
-
-def _decode_body(body: bytes) -> _Body | None:
-    try:
-        return _body.decode(body)
-    # a few thousand nested brackets raise RecursionError, not ValueError
-    except (ValueError, RecursionError):
-        return None

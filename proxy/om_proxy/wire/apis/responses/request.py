@@ -14,17 +14,16 @@ from msgspec import Raw
 
 from om_proxy.memory.transcript.sent_history import Digests
 from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
-from om_proxy.wire.apis.api import Api, Request, Unreadable
+from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.apis.chat import chat_request
-from om_proxy.wire.apis.chat.chat_request import (
+from om_proxy.wire.apis.request_members import (
     MAX_MESSAGES_OF_ONE_TURN,
-    Routing,
-    decode_value,
-    is_filled_list,
-    limit_values,
-    list_routing,
+    Members,
+    ParsedBody,
+    build_request,
+    parse_body,
+    parse_known,
 )
-from om_proxy.wire.apis.json_text import MAX_MODEL_NAME_CHARS, replace_lone_surrogates
 from om_proxy.wire.apis.responses.items import (
     NO_PLACES,
     Places,
@@ -35,18 +34,15 @@ from om_proxy.wire.apis.responses.items import (
     read_unit,
 )
 from om_proxy.wire.apis.responses.reading import view_message
-from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split
+from om_proxy.wire.apis.split import SlicedMessages, Split
 from om_proxy.wire.apis.units import Units, build_units_split, join_marked, join_starts
 
 PICTURE_WORDS = (b'"input_image"', b'"computer_screenshot"')  # nobody escapes them
 _NULL = Raw(b"null")
 
 
-class _Body(Routing, kw_only=True):
+class _Body(Members, kw_only=True):
     input: str | list[Raw]
-    model: Raw = _NULL
-    stream: Raw = _NULL
-    tools: Raw = _NULL
     instructions: Raw = _NULL
 
 
@@ -74,15 +70,25 @@ _body = msgspec.json.Decoder(_Body)
 def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
     """Split a request. Raise Unreadable for a body that is no object with an `input`, or has too
     many values beside the items of `known_split`."""
-    if known_split is not None and (request := _parse_after_split(api, body, known_split)):
-        return request
-    limit_values(body)
-    readable, members = body, _decode_body(body)
-    if members is None and (repaired := replace_lone_surrogates(body)) is not None:
-        readable, members = repaired, _decode_body(repaired)
-    if members is None:
-        raise Unreadable("not a JSON object with an input")
-    return _build_request(api, body, body, readable, members, _cut_input(members, readable))
+    if known_split is not None and (known := parse_known(_body, "input", body, known_split)):
+        units = _cut_new(known.leading, known.elements)
+        if units is not None:
+            return _build_request(api, known.parsed, units)
+    parsed = parse_body(_body, body)
+    return _build_request(api, parsed, _cut_input(parsed.members, parsed.readable))
+
+
+def _cut_new(leading: tuple[bytes, ...], elements: SlicedMessages) -> InputUnits | None:
+    """Cut the items behind the known ones. Return None if those are not right behind what leads, or
+    if the first new item goes on with the last known step."""
+    split = elements.split
+    if not split.starts:  # those of chat's splits are none
+        return None
+    new = find_places(elements.new, elements[split.starts[-1] : len(split.ends)])
+    if count_leading(leading) < len(leading) or new is None:
+        return None
+    places = Places(join_starts(split, new.starts), join_marked(split, new.marked))
+    return InputUnits(leading, elements, places)
 
 
 def _cut_input(members: _Body, readable: bytes) -> InputUnits:
@@ -143,55 +149,10 @@ def asking_text(raw: bytes) -> str:
     return "\n".join(filter(None, texts))
 
 
-def _decode_body(body: bytes) -> _Body | None:
-    try:
-        return _body.decode(body)
-    except (ValueError, RecursionError):
-        return None
-
-
-def _parse_after_split(api: Api, body: bytes, known_split: Split) -> Request | None:
-    """Split the items after the known ones. Return None if those are not in the body unchanged, not
-    right after what leads, or if the first new item goes on with the last known step."""
-    taken = known_split.take_out_of(body)
-    if taken is None or not known_split.starts:  # those of chat's splits are none
-        return None
-    start, frame = taken
-    limit_values(frame)
-    members = _decode_body(frame)
-    raws = tuple(map(bytes, members.input)) if members and isinstance(members.input, list) else ()
-    if members is None or KNOWN_PREFIX_PLACEHOLDER not in raws:
-        return None
-    led = raws.index(KNOWN_PREFIX_PLACEHOLDER)
-    elements = SlicedMessages(body, start, known_split, raws[led + 1 :])
-    last_unit = elements[known_split.starts[-1] : len(known_split.ends)]
-    new = find_places(elements.new, last_unit)
-    if count_leading(raws[:led]) < led or new is None:
-        return None
-    starts, marked = join_starts(known_split, new.starts), join_marked(known_split, new.marked)
-    units = InputUnits(raws[:led], elements, Places(starts, marked))
-    return _build_request(api, body, frame, frame, members, units)
-
-
-def _build_request(
-    api: Api, body: bytes, frame: bytes, readable: bytes, members: _Body, units: InputUnits
-) -> Request:
-    instructions = tuple(_list_instructions(members.instructions, units.leading))
-    model = decode_value(members.model)
-    is_readable_model = isinstance(model, str) and len(model) <= MAX_MODEL_NAME_CHARS
-    return Request(
-        api=api,
-        body=body,
-        frame=frame,
-        readable=readable,
-        model=model if is_readable_model else None,
-        stream=decode_value(members.stream) is True,
-        offers_tools=is_filled_list(members.tools),
-        instructions=tuple(raw for _, raw in instructions),
-        instruction_roles=tuple(role for role, _ in instructions),
-        messages=units,
-        routing=list_routing(members),
-    )
+def _build_request(api: Api, parsed: ParsedBody[_Body], units: InputUnits) -> Request:
+    listed = tuple(_list_instructions(parsed.members.instructions, units.leading))
+    raws, roles = tuple(raw for _, raw in listed), tuple(role for role, _ in listed)
+    return build_request(api, parsed, raws, roles, units)
 
 
 def _list_instructions(member: Raw, leading: Sequence[bytes]) -> Iterator[tuple[str, bytes]]:

@@ -16,9 +16,9 @@ from msgspec import Raw
 
 from om_proxy.memory.recall.offering import PLAIN_USE, ToolUse
 from om_proxy.wire.apis.api import Request, ToolCall, Unreadable
-from om_proxy.wire.apis.chat.chat_request import FORM_NAMES, UNSET_VALUES
+from om_proxy.wire.apis.chat.chat_request import FORM_NAMES
 from om_proxy.wire.apis.json_text import find_value_span, replace_lone_surrogates
-from om_proxy.wire.apis.request_members import split_members
+from om_proxy.wire.apis.request_members import UNSET_VALUES, split_members
 
 DESCRIPTION = (
     "Look up earlier messages word for word. The notes above are summaries; each begins with the "
