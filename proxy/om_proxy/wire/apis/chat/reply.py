@@ -1,11 +1,6 @@
 """Read a chat completion, streamed or not: from its bytes to the assistant's message.
 
-The reader gets a copy, so no function here may fail: it skips what it does not understand, and
-`complete` stays False.
-
-It runs on the event loop, so its work is bounded. A reply counts as unreadable if it has more
-values than a request may have, or more choices than a request can ask for. The client gets its
-bytes all the same.
+A reply with more choices than a request can ask for counts as unreadable.
 """
 
 from __future__ import annotations
@@ -17,50 +12,18 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.token_prices import Usage
-from om_proxy.wire.apis.api import MAX_REMEMBERED_REPLY_BYTES, Reply, ReplyReader
-from om_proxy.wire.apis.chat.deltas import JsonValueBudget, MessageBuilder, ReplyTooLarge
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.apis.chat.deltas import MessageBuilder, ReplyTooLarge
+from om_proxy.wire.apis.chat.reply_frame import ReplyFrame, StreamedReply
 from om_proxy.wire.apis.chat.usage import read_usage
 from om_proxy.wire.apis.json_text import decode_or_none, is_too_large
-from om_proxy.wire.apis.sse import Event, EventDecoder
+from om_proxy.wire.apis.sse import Event
 
 DONE = b"[DONE]"  # the data of the last event of a stream: the line `data: [DONE]`
 LINE_END = b"\n"
 MAX_CHOICES = 128  # the largest `n` of OpenAI
 # Of a value beside the messages, such as a word or a count of tokens.
 MAX_REMARK_BYTES = 1 << 16
-
-
-class ChatReplyReader:
-    """A reader that decides by the first byte whether a reply is a stream of events or one JSON
-    object."""
-
-    def __init__(self, stream: bool, max_bytes: int = MAX_REMEMBERED_REPLY_BYTES) -> None:
-        """`stream`: whether a stream was asked for. A reply that begins with `{` is none all the
-        same: most errors are not streamed."""
-        self._stream = stream
-        self._left_bytes = max_bytes
-        # None: only white space came so far
-        self._reading: ReplyReader | None = None
-
-    def feed(self, data: bytes) -> None:
-        if self._reading is None:
-            data = data.lstrip()
-            if not data:
-                return
-            is_stream = self._stream and not data.startswith(b"{")
-            self._reading = self._read_stream() if is_stream else self._read_whole()
-        self._left_bytes -= len(data)
-        if self._left_bytes >= 0:
-            self._reading.feed(data)
-
-    def finish(self) -> Reply:
-        return self._reading.finish() if self._reading is not None else Reply()
-
-    def _read_stream(self) -> ReplyReader:
-        return _StreamedReply()
-
-    def _read_whole(self) -> ReplyReader:
-        return _WholeReply()
 
 
 _NULL, _ZERO = Raw(b"null"), Raw(b"0")
@@ -148,35 +111,22 @@ _object = msgspec.json.Decoder(dict[str, Any])
 _any = msgspec.json.Decoder()
 
 
-class _WholeReply:
-    """An unstreamed reply. Its message keeps its bytes."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def feed(self, data: bytes) -> None:
-        self._parts.append(data)
-
-    def finish(self) -> Reply:
-        body = b"".join(self._parts)
-        completion: _Completion | None = (
-            None if is_too_large(body) else decode_or_none(_completion, body)
-        )
-        if completion is None:
-            return Reply()
-        choices = _list_choices(completion.choices)
-        if choices is None:
-            return Reply()
-        first, *others = _sort_choices(choices)
-        error = _is_error(completion.error)
-        return Reply(
-            message=_set_role(_read_message(first)),
-            complete=not error,
-            finish_reason=_text_or_none(_read_remark(first.finish_reason)),
-            usage=read_usage(_read_remark(completion.usage)),
-            error=error,
-            others=tuple(raw for raw in map(_read_message, others) if raw),
-        )
+def read_whole(body: bytes) -> Reply:
+    """Read a reply in one piece. Its message keeps its bytes."""
+    completion: _Completion | None = decode_or_none(_completion, body)
+    choices = _list_choices(completion.choices) if completion is not None else None
+    if completion is None or choices is None:
+        return Reply()
+    first, *others = _sort_choices(choices)
+    error = _is_error(completion.error)
+    return Reply(
+        message=_set_role(_read_message(first)),
+        complete=not error,
+        finish_reason=_text_or_none(_read_remark(first.finish_reason)),
+        usage=read_usage(_read_remark(completion.usage)),
+        error=error,
+        others=tuple(raw for raw in map(_read_message, others) if raw),
+    )
 
 
 def _list_choices(choices: Raw) -> list[_Choice] | None:
@@ -216,35 +166,20 @@ def _set_role(message: bytes | None) -> bytes | None:
     return msgspec.json.encode(_object.decode(message) | {"role": "assistant"})
 
 
-class _StreamedReply:
-    """A streamed reply. Its message is built from the deltas."""
+class _StreamedReply(StreamedReply[MessageBuilder]):
+    """A streamed reply. The message of each choice is built from its deltas."""
 
     def __init__(self) -> None:
-        self._decoder = EventDecoder()
-        self._budget = JsonValueBudget()
-        self._choices: dict[int, MessageBuilder] = {}
+        super().__init__()
         self._finish_reason: str | None = None
         self._usage: Usage | None = None
-        self._is_done = False
-        self._has_error = False
-        self._is_given_up = False
-
-    def feed(self, data: bytes) -> None:
-        if self._is_given_up:
-            return
-        try:
-            self._add_events(self._decoder.feed(data))
-        except (ReplyTooLarge, RecursionError):
-            self._is_given_up = True
-            self._decoder = EventDecoder()
-            self._choices.clear()
 
     def _add_events(self, events: Iterable[Event]) -> None:
         """Add events. Texts that follow each other are added as one: each event alone would cost
         four times as much."""
         texts: list[str] = []
         for event in events:
-            if self._is_done:  # events after the end belong to no reply
+            if self._is_over:
                 break
             if (text := _read_text(event)) is not None:
                 texts.append(text)
@@ -258,19 +193,14 @@ class _StreamedReply:
         if texts:
             self._add_delta(0, _DeltaChoice(0, {"content": "".join(texts)}))
 
-    def finish(self) -> Reply:
-        try:
-            messages = {
-                index: msgspec.json.encode(built.message())
-                for index, built in sorted(self._choices.items())
-            }
-        except RecursionError:
-            self._is_given_up = True
-        if self._is_given_up:
-            return Reply()
+    def _write_reply(self) -> Reply:
+        messages = {
+            index: msgspec.json.encode(built.message())
+            for index, built in sorted(self._parts.items())
+        }
         return Reply(
             message=messages.pop(0, None),
-            complete=not self._has_error and (self._is_done or self._finish_reason is not None),
+            complete=not self._has_error and (self._is_over or self._finish_reason is not None),
             finish_reason=self._finish_reason,
             usage=self._usage,
             error=self._has_error,
@@ -279,7 +209,7 @@ class _StreamedReply:
 
     def _add_event(self, event: Event) -> None:
         if event.data.startswith(DONE):
-            self._is_done = True
+            self._is_over = True
             return
         chunk = _read_chunk(event.data)
         self._has_error = self._has_error or event.type == b"error" or _is_error(chunk.error)
@@ -290,15 +220,22 @@ class _StreamedReply:
 
     def _add_delta(self, index: int, choice: _DeltaChoice) -> None:
         if isinstance(choice.delta, dict):
-            (self._choices.get(index) or self._begin_choice(index)).add(choice.delta)
+            (self._parts.get(index) or self._begin_choice(index)).add(choice.delta)
         if index == 0:
             self._finish_reason = _text_or_none(choice.finish_reason) or self._finish_reason
 
     def _begin_choice(self, index: int) -> MessageBuilder:
-        if len(self._choices) >= MAX_CHOICES:
+        if len(self._parts) >= MAX_CHOICES:
             raise ReplyTooLarge("more choices than can be asked for")
-        message = self._choices[index] = MessageBuilder(self._budget)
+        message = self._parts[index] = MessageBuilder(self._budget)
         return message
+
+
+class ChatReplyReader(ReplyFrame):
+    """A reader of a chat completion."""
+
+    _create_stream = _StreamedReply
+    _read_whole = staticmethod(read_whole)
 
 
 def _read_text(event: Event) -> str | None:

@@ -1,8 +1,4 @@
-"""Read a reply of the Messages API, streamed or not: from its bytes to the assistant's message.
-
-The reader gets a copy, so no function here may fail: it skips what it does not understand, and
-`complete` stays False. Its work is bounded as in chat (wire/apis/chat/reply.py).
-"""
+"""Read a reply of the Messages API, streamed or not: from its bytes to the assistant's message."""
 
 from __future__ import annotations
 
@@ -12,19 +8,14 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.token_prices import Usage
-from om_proxy.wire.apis.api import Reply, ReplyReader
-from om_proxy.wire.apis.chat.deltas import (
-    CALL_VALUES,
-    MEMBER_VALUES,
-    JsonValueBudget,
-    ReplyTooLarge,
-)
-from om_proxy.wire.apis.chat.reply import ChatReplyReader
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.apis.chat.deltas import CALL_VALUES, MEMBER_VALUES, ReplyTooLarge
+from om_proxy.wire.apis.chat.reply_frame import ReplyFrame, StreamedReply
 from om_proxy.wire.apis.chat.usage import MAX_REPORTED_TOKENS
 from om_proxy.wire.apis.json_text import decode_or_none, is_too_large, parse_lax
 from om_proxy.wire.apis.messages.elements import write_message
 from om_proxy.wire.apis.messages.writing import write_value
-from om_proxy.wire.apis.sse import Event, EventDecoder
+from om_proxy.wire.apis.sse import Event
 
 ROLE = b'"assistant"'
 # the member of a block that a delta of this type brings a piece of
@@ -42,17 +33,6 @@ COUNT_NAMES = (
 )
 
 _NULL = Raw(b"null")
-
-
-class MessagesReplyReader(ChatReplyReader):
-    """A reader that decides by the first byte whether a reply is a stream of events or one JSON
-    object."""
-
-    def _read_stream(self) -> ReplyReader:
-        return _StreamedReply()
-
-    def _read_whole(self) -> ReplyReader:
-        return _WholeReply()
 
 
 class _Message(msgspec.Struct):
@@ -88,31 +68,21 @@ _message = msgspec.json.Decoder(_Message)
 _event = msgspec.json.Decoder(_Event)
 
 
-class _WholeReply:
-    """An unstreamed reply. Its blocks keep their bytes."""
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def feed(self, data: bytes) -> None:
-        self._parts.append(data)
-
-    def finish(self) -> Reply:
-        body = b"".join(self._parts)
-        message: _Message | None = None if is_too_large(body) else decode_or_none(_message, body)
-        if message is None:
-            return Reply()
-        content = bytes(message.content)
-        error = message.type == "error" or message.error != _NULL
-        return Reply(
-            message=b'{"role":"assistant","content":' + content + b"}"
-            if content.startswith(b"[")
-            else None,
-            complete=not error,
-            finish_reason=_text_or_none(message.stop_reason),
-            usage=read_usage(message.usage),
-            error=error,
-        )
+def read_whole(body: bytes) -> Reply:
+    """Read a reply in one piece. Its blocks keep their bytes."""
+    message: _Message | None = decode_or_none(_message, body)
+    if message is None:
+        return Reply()
+    content = bytes(message.content)
+    error = message.type == "error" or message.error != _NULL
+    written = b'{"role":"assistant","content":' + content + b"}"
+    return Reply(
+        message=written if content.startswith(b"[") else None,
+        complete=not error,
+        finish_reason=_text_or_none(message.stop_reason),
+        usage=read_usage(message.usage),
+        error=error,
+    )
 
 
 class _Block:
@@ -141,42 +111,19 @@ class _Block:
         return None if joined.get("input", {}) is None else joined
 
 
-class _StreamedReply:
+class _StreamedReply(StreamedReply[_Block]):
     """A streamed reply. Its blocks are built from their deltas."""
 
     def __init__(self) -> None:
-        self._decoder = EventDecoder()
-        self._budget = JsonValueBudget()
-        self._blocks: dict[int, _Block] = {}
+        super().__init__()
         self._counts: dict[str, Any] = {}
         self._stop_reason: str | None = None
-        self._is_done = False
-        self._has_error = False
-        self._is_given_up = False
 
-    def feed(self, data: bytes) -> None:
-        if self._is_given_up:
-            return
-        try:
-            for event in self._decoder.feed(data):
-                if not self._is_done and not self._has_error:  # what is behind is no reply's
-                    self._add_event(event)
-        except (ReplyTooLarge, RecursionError):
-            self._is_given_up = True
-            self._decoder = EventDecoder()
-            self._blocks.clear()
-
-    def finish(self) -> Reply:
-        is_complete = self._is_done or self._stop_reason is not None
-        try:
-            message = self._write_message(is_complete)
-        except RecursionError:
-            self._is_given_up = True
-        if self._is_given_up:
-            return Reply()
+    def _write_reply(self) -> Reply:
+        is_stopped = self._stop_reason is not None or (self._is_over and not self._has_error)
         return Reply(
-            message=message,
-            complete=is_complete and not self._has_error,
+            message=self._write_message(is_stopped),
+            complete=is_stopped and not self._has_error,
             finish_reason=self._stop_reason,
             usage=read_usage(self._counts),
             error=self._has_error,
@@ -184,7 +131,7 @@ class _StreamedReply:
 
     def _write_message(self, is_complete: bool) -> bytes | None:
         """Write the reply; of one that broke off the blocks that are whole, if there are any."""
-        whole = [b for _, b in sorted(self._blocks.items()) if is_complete or b.is_whole]
+        whole = [b for _, b in sorted(self._parts.items()) if is_complete or b.is_whole]
         blocks = [write_value(block) for block in (b.join() for b in whole) if block is not None]
         return write_message(ROLE, blocks) if blocks or is_complete else None
 
@@ -197,23 +144,23 @@ class _StreamedReply:
                 self._add_counts(said.message.usage)
             case "content_block_start" if said.content_block is not None:
                 self._begin_block(said.index, said.content_block)
-            case "content_block_delta" if said.delta is not None and said.index in self._blocks:
-                self._add_delta(self._blocks[said.index], said.delta)
-            case "content_block_stop" if said.index in self._blocks:
-                self._blocks[said.index].is_whole = True
+            case "content_block_delta" if said.delta is not None and said.index in self._parts:
+                self._add_delta(self._parts[said.index], said.delta)
+            case "content_block_stop" if said.index in self._parts:
+                self._parts[said.index].is_whole = True
             case "message_delta":
                 self._add_counts(said.usage)
                 if said.delta is not None:
                     self._stop_reason = said.delta.stop_reason or self._stop_reason
             case "message_stop":
-                self._is_done = True
+                self._is_over = True
             case "error" if self._stop_reason is None:
-                self._has_error = True
+                self._is_over = self._has_error = True
 
     def _begin_block(self, index: int, members: dict[str, Any]) -> None:
         self._budget.spend(CALL_VALUES)
         self._budget.spend_nested(members)
-        self._blocks[index] = _Block(members)
+        self._parts[index] = _Block(members)
 
     def _add_delta(self, block: _Block, delta: _Delta) -> None:
         if delta.type == "citations_delta" and isinstance(delta.citation, dict):
@@ -227,6 +174,13 @@ class _StreamedReply:
         """Take the counts that are told; each time they are of the whole reply so far."""
         if isinstance(usage, dict):
             self._counts |= {name: usage[name] for name in COUNT_NAMES if usage.get(name)}
+
+
+class MessagesReplyReader(ReplyFrame):
+    """A reader of a reply of this API."""
+
+    _create_stream = _StreamedReply
+    _read_whole = staticmethod(read_whole)
 
 
 def read_usage(reported: Any) -> Usage | None:

@@ -1,9 +1,4 @@
-"""Read a response, streamed or not: from its bytes to the stored bytes of its unit.
-
-The reader gets a copy, so no function here may fail: it skips what it does not understand, and
-`complete` stays False. Its work is bounded as that of chat's reader
-(wire/apis/chat/reply.py).
-"""
+"""Read a response, streamed or not: from its bytes to the stored bytes of its unit."""
 
 from __future__ import annotations
 
@@ -15,13 +10,13 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.token_prices import Usage
-from om_proxy.wire.apis.api import Reply, ReplyReader
-from om_proxy.wire.apis.chat.deltas import CALL_VALUES, JsonValueBudget, ReplyTooLarge
-from om_proxy.wire.apis.chat.reply import ChatReplyReader
+from om_proxy.wire.apis.api import Reply
+from om_proxy.wire.apis.chat.deltas import CALL_VALUES, ReplyTooLarge
+from om_proxy.wire.apis.chat.reply_frame import ReplyFrame, StreamedReply
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
 from om_proxy.wire.apis.json_text import decode_or_none, is_too_large
 from om_proxy.wire.apis.responses.items import read_unit
-from om_proxy.wire.apis.sse import Event, EventDecoder
+from om_proxy.wire.apis.sse import Event
 
 ITEM_DONE = "response.output_item.done"
 FAILED_TYPES = ("response.failed", "error")
@@ -55,69 +50,32 @@ _list = msgspec.json.Decoder(list[Raw])
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
-class ResponseReader(ChatReplyReader):
-    """A reader that decides by the first byte whether a reply is a stream of events or one JSON
-    object."""
-
-    def _read_stream(self) -> ReplyReader:
-        return _StreamedReply()
-
-    def _read_whole(self) -> ReplyReader:
-        return _WholeReply()
-
-
-class _WholeReply:
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-
-    def feed(self, data: bytes) -> None:
-        self._parts.append(data)
-
-    def finish(self) -> Reply:
-        body = b"".join(self._parts)
-        response: _Response | None = None if is_too_large(body) else decode_or_none(_response, body)
-        if response is None:
-            return Reply()
-        has_error = response.status == "failed" or _is_error(response.error)
-        return Reply(
-            message=_write_unit(dict(enumerate(_list_items(response)))),
-            complete=not has_error and response.status in COMPLETE_STATUSES,
-            finish_reason=response.status,
-            usage=read_usage(response.usage),
-            error=has_error,
-        )
+def read_whole(body: bytes) -> Reply:
+    """Read a response in one piece."""
+    response: _Response | None = decode_or_none(_response, body)
+    if response is None:
+        return Reply()
+    has_error = response.status == "failed" or _is_error(response.error)
+    return Reply(
+        message=_write_unit(dict(enumerate(_list_items(response)))),
+        complete=not has_error and response.status in COMPLETE_STATUSES,
+        finish_reason=response.status,
+        usage=read_usage(response.usage),
+        error=has_error,
+    )
 
 
-class _StreamedReply:
-    """A streamed reply. Its items are those that are done."""
+class _StreamedReply(StreamedReply[bytes]):
+    """A streamed response. Its parts are the items that are done."""
 
     def __init__(self) -> None:
-        self._decoder = EventDecoder()
-        self._budget = JsonValueBudget()
-        self._items: dict[int, bytes] = {}
+        super().__init__()
         self._last = _Response()
         self._status: str | None = None
-        self._is_done = False  # events after the end belong to no reply
-        self._has_error = False
-        self._is_given_up = False
 
-    def feed(self, data: bytes) -> None:
-        if self._is_given_up:
-            return
-        try:
-            for event in self._decoder.feed(data):
-                if not self._is_done:
-                    self._add_event(event)
-        except ReplyTooLarge:
-            self._is_given_up = True
-            self._decoder = EventDecoder()
-            self._items.clear()
-
-    def finish(self) -> Reply:
-        if self._is_given_up:
-            return Reply()
+    def _write_reply(self) -> Reply:
         return Reply(
-            message=_write_unit(self._items or dict(enumerate(_list_items(self._last)))),
+            message=_write_unit(self._parts or dict(enumerate(_list_items(self._last)))),
             complete=not self._has_error and self._status in COMPLETE_STATUSES,
             finish_reason=self._status,
             usage=read_usage(self._last.usage),
@@ -134,7 +92,7 @@ class _StreamedReply:
         if kind == ITEM_DONE:
             self._add_item(read)
             return
-        self._is_done = True
+        self._is_over = True
         self._has_error = kind in FAILED_TYPES
         if kind in LAST_TYPES:
             self._last = read.response or _Response()
@@ -145,7 +103,14 @@ class _StreamedReply:
         item = bytes(event.item)
         if item.startswith(b"{"):
             index = event.output_index
-            self._items[len(self._items) if index is None else index] = item
+            self._parts[len(self._parts) if index is None else index] = item
+
+
+class ResponseReader(ReplyFrame):
+    """A reader of a response."""
+
+    _create_stream = _StreamedReply
+    _read_whole = staticmethod(read_whole)
 
 
 def read_usage(reported: Raw) -> Usage | None:
