@@ -32,6 +32,7 @@ async def run(proxy: str, *command: str | Path) -> str:
         | {
             "OPENAI_BASE_URL": f"{proxy}/v1",
             "OPENAI_API_KEY": "sk-example",
+            "ANTHROPIC_API_KEY": "sk-example",
             "NO_PROXY": "127.0.0.1",
         },
         stdout=asyncio.subprocess.PIPE,
@@ -115,6 +116,25 @@ async def test_readme_s_own_without_a_key() -> None:
     (text,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
     async with serve_trial(0, log="off") as served:
         program = text.replace("http://127.0.0.1:8400", served.url)
+        out = await run(served.url, sys.executable, "-c", program)
+    assert re.findall(r"^(raw|applied) ", out, flags=re.M) == ["raw", "applied"]
+    assert out.count("I am a scripted model") == 1
+
+
+@pytest.mark.parametrize("column", [1, 2])
+async def test_readme_s_own_by_another_api(column: int) -> None:
+    """README's program, changed as the quick start says, reaches `applied` against `om-proxy demo
+    --serve` too."""
+    (program,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
+    _, _, table = QUICKSTART.read_text(encoding="utf-8").partition("| chat completions |")
+    rows = [row.split("|")[1:4] for row in table.split("\n\n")[0].split("\n")[2:]]
+    assert len(rows) == 5
+    for cells in rows:
+        old, new = cells[0].strip(" `"), cells[column].strip(" `")
+        assert program.count(old) == 1
+        program = program.replace(old, new or old)
+    async with serve_trial(0, log="off") as served:
+        program = program.replace("http://127.0.0.1:8400", served.url)
         out = await run(served.url, sys.executable, "-c", program)
     assert re.findall(r"^(raw|applied) ", out, flags=re.M) == ["raw", "applied"]
     assert out.count("I am a scripted model") == 1
