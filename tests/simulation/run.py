@@ -29,6 +29,7 @@ def main() -> int:
     asked.add_argument("--replicas", type=int, default=2, help="on a server (%(default)s)")
     asked.add_argument("--kind", choices=KINDS, action="append", help="of the clients; all of them")
     asked.add_argument("--outages", type=int, default=12, help="of that store (%(default)s)")
+    asked.add_argument("--turns", type=int, default=40, help="of a thread (%(default)s)")
     given = asked.parse_args()
     if given.prompts:
         return check_prompts(
@@ -38,6 +39,7 @@ def main() -> int:
             prompts=given.prompts,
             outages=given.outages,
             seed=given.seed or 0,
+            turns=given.turns,
         )
     seeds = (
         [given.seed] if given.seed is not None else range(given.first, given.first + given.seeds)

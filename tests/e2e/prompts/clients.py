@@ -11,19 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from tests.e2e.prompts.oracle import find_ids
 from tests.simulation.words import filler
+from tests.support.three_apis import APIS, Api
 
 if TYPE_CHECKING:
     from tests.e2e.prompts.world import World
 
 Message = dict[str, Any]
 
-TURNS_OF_A_THREAD = 40
 ALTERED_AFTER_MESSAGES = (2, 8, 20)  # a client alters what is older than so many messages
 WINDOW_MESSAGES = (5, 6, 9)
 CORRECTED_EVERY_TURNS = 5
 FIRST_EDITED_AFTER_TURNS = 9
 CHOICE_COUNT = 3
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
+TOOL: Message = {
+    "type": "function",
+    "function": {"name": "look", "parameters": {"type": "object"}},
+}
 
 _numbers = count(1)
 
@@ -52,7 +56,7 @@ class Client:
         """Live one thread to its end. It does not end before a prompt has told what was said while
         the store was away."""
         for number in count():
-            if self.world.has_ended or (number >= TURNS_OF_A_THREAD and not self.spoke_in_outage):
+            if self.world.has_ended or (number >= self.world.turns and not self.spoke_in_outage):
                 return
             async with self.world.take_part(self.works_in_outages):
                 await self.step(number)
@@ -93,6 +97,9 @@ class Client:
             )
 
     # what kinds do in other ways
+
+    def choose_api(self) -> Api:
+        return "chat"
 
     def show(self) -> list[Message]:
         return list(self.history)
@@ -135,6 +142,13 @@ class Client:
             for n in range(self.rng.choice((1, 2, 3)))
         ]
         return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+class ApiClient(Client):
+    """Changes its API from request to request. Goes back at times."""
+
+    def choose_api(self) -> Api:
+        return self.rng.choice(APIS)
 
 
 class _PartialClient(Client):
@@ -185,6 +199,12 @@ class ToolWindowClient(WindowClient):
         users = [i for i, m in enumerate(self.history) if m["role"] == "user"]
         start = len(self.history) - self.window
         return self.history[max((i for i in users if i <= start), default=0) :]
+
+
+class ApiWindowClient(ApiClient, ToolWindowClient):
+    """Sends its last messages, each time by any API."""
+
+    step = ToolWindowClient.step
 
 
 class NewestClient(_PartialClient):
@@ -419,4 +439,6 @@ KINDS: Mapping[str, Kind] = {
     "side-by-side": Kind(SideBySideClient),
     "at-once": Kind(AtOnceClient, limit="Two models that answer at once in one chat"),
     "n-choices": Kind(ChoosingClient),
+    "three-apis": Kind(ApiClient),
+    "three-apis-window": Kind(ApiWindowClient),
 }

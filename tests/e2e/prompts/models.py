@@ -9,10 +9,17 @@ from typing import Any
 
 import orjson
 
-from om_proxy.testing import loopback
+from om_proxy.testing import chat_form, loopback
+from om_proxy.testing.forms import Form, Turn
 from om_proxy.testing.loopback import Receive, Scope, Send
 from om_proxy.testing.notes import extract_transcript
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, find_scripted_model, message_text
+from om_proxy.testing.scripted import (
+    FORMS,
+    OBSERVER,
+    REFLECTOR,
+    find_scripted_model,
+    message_text,
+)
 from tests.simulation.actor import streamed
 from tests.simulation.words import ids_in, notes, numbered, ranges
 
@@ -35,9 +42,10 @@ class PromptModels:
             return
         body = await loopback.read_body(receive)
         request = orjson.loads(body)
+        form = FORMS[scope["path"].removeprefix("/v1")]
         model = find_scripted_model(request["model"])
         if model in (OBSERVER, REFLECTOR):
-            text = message_text(request["messages"][-1])
+            text = message_text(form.read_messages(request)[-1])
             answer = _observe(text) if model == OBSERVER else _reflect(text)
             await loopback.send_json(
                 send, 200, _complete([{"role": "assistant", "content": answer}])
@@ -46,6 +54,9 @@ class PromptModels:
         number = int(dict(scope["headers"])[NUMBER_HEADER.encode()])
         self.prompts.setdefault(number, []).append(body)
         replies = self.replies[number]
+        if form is not chat_form:
+            await _answer_in_form(send, form, Turn(request, "m", number, 1, replies[0], 1, 0, 1))
+            return
         if not request.get("stream"):
             await loopback.send_json(send, 200, _complete(replies))
             return
@@ -53,6 +64,17 @@ class PromptModels:
         for event in streamed(orjson.dumps(replies[0])):
             await send({"type": "http.response.body", "body": event, "more_body": True})
         await loopback.end_response(send, b"")
+
+
+async def _answer_in_form(send: Send, form: Form, turn: Turn) -> None:
+    if not turn.request.get("stream"):
+        await loopback.send_json(send, 200, form.build_reply(turn))
+        return
+    await loopback.start_response(send, 200, b"text/event-stream")
+    stream = form.build_stream(turn)
+    for event in (*stream.events, *stream.end):
+        await loopback.send_piece(send, event)
+    await loopback.end_response(send, b"")
 
 
 def _complete(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

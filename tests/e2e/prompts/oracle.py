@@ -27,6 +27,7 @@ class Faults:
     orphans: tuple[str, ...] = ()  # results without their call, or calls without a result
     abandoned: tuple[str, ...] = ()  # told, and not of this conversation any more
     disordered: tuple[str, ...] = ()  # not in the order in which its client shows them
+    refused: tuple[str, ...] = ()  # what its API refuses
 
     def __bool__(self) -> bool:
         return any(vars(self).values())

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.e2e.prompts.clients import KINDS, Kind
 from tests.e2e.prompts.oracle import Faults
-from tests.e2e.prompts.world import CLIENT_COUNT, Place, Tally, World
+from tests.e2e.prompts.world import CLIENT_COUNT, TURNS_OF_A_THREAD, Place, Tally, World
 from tests.simulation.world import quiet
 from tests.support.own_postgres import own_postgres
 from tests.support.own_redis import own_redis
@@ -28,9 +28,10 @@ async def run_prompts(
     outages: int = 0,
     seed: int = 0,
     clients: int = CLIENT_COUNT,
+    turns: int = TURNS_OF_A_THREAD,
 ) -> World:
     """Run until so many prompts are checked, while the store goes away so often."""
-    world = World(place, kinds, seed, clients)
+    world = World(place, kinds, seed, clients, turns)
     with quiet():
         await world.run(prompts, outages)
     return world
@@ -57,16 +58,25 @@ def place_of_file(folder: Path) -> Place:
 
 
 def check_prompts(
-    store: str, names: Sequence[str], *, replicas: int, prompts: int, outages: int, seed: int
+    store: str,
+    names: Sequence[str],
+    *,
+    replicas: int,
+    prompts: int,
+    outages: int,
+    seed: int,
+    turns: int,
 ) -> int:
     """Return 1 if a prompt had a fault, apart from what the page on limits names."""
     kinds = {name: KINDS[name] for name in names}
     began_at = time.monotonic()
     with tempfile.TemporaryDirectory() as name, open_place(store, Path(name), replicas) as place:
-        world = asyncio.run(run_prompts(place, kinds, prompts=prompts, outages=outages, seed=seed))
+        world = asyncio.run(
+            run_prompts(place, kinds, prompts=prompts, outages=outages, seed=seed, turns=turns)
+        )
     print(render(world, kinds))
     print(
-        f"{store}, seed {seed}: {world.checked_count} prompts with a store, "
+        f"{store}, seed {seed}: {world.thread_count} threads, {world.checked_count} prompts with a store, "
         f"{world.prompt_count - world.checked_count} without, {time.monotonic() - began_at:.0f} s"
     )
     return 1 if any(find_faulty(world, kinds)) else 0

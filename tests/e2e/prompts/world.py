@@ -22,11 +22,13 @@ from om_proxy.app.app import create_app
 from om_proxy.common.reasons import Reason
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
-from tests.e2e.prompts.clients import SYSTEM, Client, Kind
+from tests.e2e.prompts.clients import SYSTEM, TOOL, Client, Kind
 from tests.e2e.prompts.models import NUMBER_HEADER, PromptModels
 from tests.e2e.prompts.oracle import Faults, check_prompt, describe_places, find_late_results
 from tests.e2e.replicas.pausing import Pause
 from tests.support.free_port import free_port
+from tests.support.published_apis import find_disorder
+from tests.support.three_apis import PATHS, read_prompt, write_body
 from tests.support.wire import Wire, open_wire
 
 SETTINGS = """
@@ -41,6 +43,7 @@ background: {{observer_interval: 1s}}
 telemetry: {{log: "off"}}
 """
 CLIENT_COUNT = 8
+TURNS_OF_A_THREAD = 40
 REQUEST_TIMEOUT_S = 60.0
 # how long the store is away: so many prompts of each client, or so long
 PROMPTS_OF_OUTAGE = 6
@@ -95,9 +98,16 @@ class World:
     """`run` lets clients of these kinds talk until so many prompts are checked."""
 
     def __init__(
-        self, place: Place, kinds: Mapping[str, Kind], seed: int, clients: int = CLIENT_COUNT
+        self,
+        place: Place,
+        kinds: Mapping[str, Kind],
+        seed: int,
+        clients: int = CLIENT_COUNT,
+        turns: int = TURNS_OF_A_THREAD,
     ) -> None:
-        """`clients`: how many talk at once."""
+        """`clients`: how many talk at once. `turns`: how long each thread lives."""
+        self.turns = turns
+        self.thread_count = 0
         self._place = place
         self._kinds = kinds
         self._seed = seed
@@ -141,13 +151,16 @@ class World:
         asked_at = time.monotonic()
         promised, allowed = client.find_promised(), client.find_allowed()
         self._models.replies[number] = replies
-        body: dict[str, Any] = {"model": client.model, "messages": [SYSTEM, *shown]}
+        api, how = client.choose_api(), dict[str, Any](model=client.model)
         if len(replies) > 1:
-            body["n"] = len(replies)
+            how["n"] = len(replies)
         else:
-            body["stream"] = client.rng.random() < 0.5
+            how["stream"] = client.rng.random() < 0.5
+        if api == "messages":  # without tools, calls are written as texts
+            how["tools"] = [TOOL]
+        body = write_body(api, [SYSTEM, *shown], **how)
         answer = await self._http.post(
-            f"{client.rng.choice(self._bases)}/v1/chat/completions",
+            f"{client.rng.choice(self._bases)}{PATHS[api]}",
             json=body,
             headers={
                 "x-om-thread": client.thread,
@@ -157,7 +170,8 @@ class World:
         )
         assert answer.status_code == 200, f"{answer.status_code} {answer.text[:300]}"
         del self._models.replies[number]
-        prompt = orjson.loads(self._models.prompts.pop(number)[-1])["messages"]
+        sent = self._models.prompts.pop(number)[-1]
+        prompt = read_prompt(api, sent)
         status = answer.headers.get("x-om-status", "")
         assert answer.headers.get("x-om-reason") != Reason.TOOL_PAIRS, client.thread
         client.spoke_in_outage = is_away = was_away or self.is_store_away
@@ -166,6 +180,8 @@ class World:
         faults = check_prompt(
             prompt, shown, promised=promised, allowed=allowed, excused=client.excused
         )
+        if api != "chat" and (refusal := find_disorder(api, orjson.loads(sent))):
+            faults = replace(faults, refused=(refusal,))
         tally = self.tallies[client.thread.rpartition(".")[0]]
         late = find_late_results(faults.missing, client.history, prompt)
         tally.late_results += len(late)
@@ -236,6 +252,7 @@ class World:
             name = names[number % len(names)]
             thread = f"{name}.{number}"
             rng = Random(f"{self._seed} {thread}")
+            self.thread_count += 1
             await self._kinds[name].make(self, rng, thread).talk()
 
     async def _trouble(self, replicas: Sequence[_Replica], prompts: int, outages: int) -> None:
