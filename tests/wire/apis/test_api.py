@@ -11,7 +11,7 @@ from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Api, Reply, Unreadable
 from om_proxy.wire.apis.messages.messages_api import MESSAGES
-from om_proxy.wire.apis.registry import CHAT
+from om_proxy.wire.apis.registry import CHAT, cut_beginning, read_beginning
 from om_proxy.wire.apis.responses.responses_api import RESPONSES
 
 KEY = b"k" * 32
@@ -132,9 +132,8 @@ def test_the_end_is_found_in_one_piece(sample: Sample) -> None:
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_the_beginning_of_instructions_is_read(sample: Sample) -> None:
     """As far as its bytes go."""
-    api = sample.api
-    cut = api.cut_beginning(api.parse_request(sample.body).instructions)
-    assert [api.read_beginning(raw) for raw in cut] == ["be kind"]
+    cut = cut_beginning(sample.api.parse_request(sample.body).instructions)
+    assert [read_beginning(raw) for raw in cut] == ["be kind"]
 
 
 @pytest.mark.parametrize("sample", SAMPLES)

@@ -25,7 +25,6 @@ from om_proxy.memory.prompt.context import ContextOptions, Layout, layout_for
 from om_proxy.memory.token_prices import TokenPrices
 from om_proxy.settings.config import Effective, Settings, UpstreamSettings, WatchedSettings
 from om_proxy.storage.values.changes import ResourceWakeup
-from om_proxy.wire.apis.api import Api
 
 MAX_PAIRS = 4_096  # of model and resource; Settings keeps as many
 # Bounded, because their keys hold credentials; they are never stored.
@@ -43,7 +42,6 @@ class Instructions:
     nothing about another thread. They are never stored."""
 
     key: Key
-    api: Api
     beginning: tuple[bytes, ...] = field(repr=False)
 
 

@@ -18,6 +18,7 @@ from om_proxy.memory.model import Item, Key, Memory, Message, Scope, extend_chai
 from om_proxy.memory.transcript.reconcile import Hints, SentHistory, Verdict
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.wire.apis.api import Reply, Request, Unreadable
+from om_proxy.wire.apis.registry import cut_beginning
 
 
 class ReconciledTurn(Struct, frozen=True):
@@ -70,7 +71,7 @@ class OpenedTurn(Struct, frozen=True):
         if not request.instructions:
             return self.context
         return self.context.with_instructions(
-            Instructions(self.key, request.api, request.api.cut_beginning(request.instructions))
+            Instructions(self.key, cut_beginning(request.instructions))
         )
 
 

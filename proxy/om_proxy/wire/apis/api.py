@@ -214,9 +214,6 @@ class Api(Protocol):
         those that the request does not hold itself. None: nothing would change, or the body cannot
         be read."""
 
-    def drop_texts(self) -> None:
-        """Drop the texts that were kept to write them faster: people may have forgotten them."""
-
     def has_pictures(self, body: bytes) -> bool:
         """Return whether a message of the request shows a picture, as far as its bytes tell."""
 
@@ -236,12 +233,6 @@ class Api(Protocol):
     def asking_text(self, raw: bytes) -> str:
         """Return the text of a message or instruction that asks for something; empty for a message
         that a model or a tool wrote, because it may quote anything."""
-
-    def cut_beginning(self, instructions: Sequence[bytes]) -> tuple[bytes, ...]:
-        """Return a copy of the first bytes of the instructions."""
-
-    def read_beginning(self, raw: bytes) -> str:
-        """Return the texts in a cut instruction, as far as they go."""
 
     def create_reply_reader(self, stream: bool) -> ReplyReader:
         """Create a reader. `stream`: whether a stream was asked for; an error may come unstreamed

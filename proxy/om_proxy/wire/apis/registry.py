@@ -20,14 +20,16 @@ from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import Api, Request, Unreadable
-from om_proxy.wire.apis.chat.chat_api import CHAT
+from om_proxy.wire.apis.chat.chat_api import CHAT, cut_beginning, drop_texts, read_beginning
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
 
 __all__ = [
     "APIS",
     "CHAT",
+    "cut_beginning",
     "drop_texts",
     "get_api",
+    "read_beginning",
     "read_item",
     "read_usage",
     "rewrite_body",
@@ -48,12 +50,6 @@ def get_api(name: ApiName) -> Api:
         room = import_module(f"om_proxy.wire.apis.{name}.{name}_api")
         APIS[name] = cast(Api, getattr(room, name.upper()))
     return APIS[name]
-
-
-def drop_texts() -> None:
-    """Drop the texts that the rooms keep to write them faster: people may have forgotten them."""
-    for api in APIS.values():
-        api.drop_texts()
 
 
 def view_message(raw: bytes, api: str) -> MessageView | None:

@@ -101,4 +101,3 @@ def test_it_has_no_plain_form_and_no_look_ups() -> None:
     request = MESSAGES.parse_request(b'{"messages":[]}')
     assert MESSAGES.write_plain_body(request, request.body) is None
     assert MESSAGES.recall is None
-    MESSAGES.drop_texts()

@@ -17,6 +17,7 @@ from om_proxy.memory.model import Key, Memory, Message, Observation, sum_framed_
 from om_proxy.memory.notes import sections
 from om_proxy.memory.notes.log_excerpt import excerpt_log
 from om_proxy.memory.transcript.corrections import find_corrections
+from om_proxy.wire.apis.registry import read_beginning
 
 MAX_ABOUT_ASSISTANT_TOKENS = 200  # of the client's instructions, shown to the observer
 
@@ -63,7 +64,7 @@ def _excerpt_instructions(
     found = context.instructions
     if found is None or found.key != key:
         return ""
-    text = "\n".join(found.api.read_beginning(raw) for raw in found.beginning)
+    text = "\n".join(map(read_beginning, found.beginning))
     return clip_end(text, MAX_ABOUT_ASSISTANT_TOKENS, count_tokens)
 
 

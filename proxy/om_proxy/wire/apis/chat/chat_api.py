@@ -64,6 +64,13 @@ def _decode_json_text(escaped: bytes) -> str:
     return text.encode("utf-8", "ignore").decode()  # drops half a pair of surrogates
 
 
+def drop_texts() -> None:
+    """Drop the texts that are kept to write them faster, for any API: people may have forgotten
+    them."""
+    drop_block_texts()
+    drop_request_forms()
+
+
 class ChatApi:
     """The functions of this room, under the names of `Api` and `RecallApi`."""
 
@@ -81,8 +88,6 @@ class ChatApi:
     view_message = staticmethod(chat_message.view_message)
     read_chat_message = staticmethod(msgspec.json.Decoder(dict[str, Any]).decode)
     asking_text = staticmethod(chat_request.asking_text)
-    cut_beginning = staticmethod(cut_beginning)
-    read_beginning = staticmethod(read_beginning)
     create_reply_reader = ChatReplyReader
     create_end_finder = DoneFinder
     read_tool_use = staticmethod(recall_tool.read_tool_use)
@@ -104,11 +109,6 @@ class ChatApi:
     @staticmethod
     def write_question(question: Mapping[str, Any]) -> dict[str, Any]:
         return dict(question)
-
-    @staticmethod
-    def drop_texts() -> None:
-        drop_block_texts()
-        drop_request_forms()
 
     @staticmethod
     def rewrite_body(

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.message_view import (
     Attachment,
     CallKind,
@@ -21,10 +22,14 @@ from om_proxy.memory.message_view import (
     Payload,
     SoundData,
     ToolCall,
+    fingerprint,
 )
+from om_proxy.memory.model import Item
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.json_text import parse_arguments, parse_lax, write_ascii
+from om_proxy.wire.apis.json_text import parse_arguments, parse_object, write_ascii, write_canonical
 
+# what servers call the assistant in a reply, in lower case; a client may send it back so
+ASSISTANT_ROLES = frozenset({"assistant", "model", ""})
 UNCOMPARED_PART_KEYS = frozenset({"cache_control", "annotations"})
 URL_FIELDS = ("url", "image_url", "file_data", "file_url")
 NAME_FIELDS = ("filename", "name", "file_id", "format")
@@ -50,11 +55,7 @@ def view_message(raw: bytes) -> ChatMessage | None:
 
 def read_message(raw: bytes) -> ChatMessage:
     """Return a view of any message that clients send. Raise Unreadable if it is no JSON object."""
-    message: Mapping[str, Any] | None
-    try:
-        message = _object.decode(raw)
-    except (ValueError, RecursionError):
-        message = parse_lax(raw)
+    message = parse_object(raw)
     if message is None:
         raise Unreadable("a message that is no JSON object")
     return view_parsed(message)
@@ -72,6 +73,22 @@ def view_parsed(message: Mapping[str, Any]) -> ChatMessage:
         get("audio"),
         get("tool_calls"),
         get("function_call"),
+    )
+
+
+def build_item(raw: bytes, view: ChatMessage, key: bytes, api: ApiName) -> Item:
+    """Return a message as the memory stores it. `view`: of the message. Raise Unreadable if it is
+    nobody's."""
+    role, answers = view.role, view.answers
+    if not isinstance(role, str):
+        raise Unreadable("a message without a role")
+    return Item(
+        raw=raw,
+        role="assistant" if role.lower() in ASSISTANT_ROLES else role,
+        fp=fingerprint(view, key, write_canonical),
+        calls=view.call_ids,
+        answers=answers if role == "tool" and isinstance(answers, str) else None,
+        api=api,
     )
 
 

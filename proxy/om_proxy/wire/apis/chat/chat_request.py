@@ -15,13 +15,11 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
-from om_proxy.memory.message_view import fingerprint
 from om_proxy.memory.model import Item
 from om_proxy.memory.transcript.sent_history import Digests
 from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Api, Request, Unreadable
-from om_proxy.wire.apis.chat.chat_message import read_message
-from om_proxy.wire.apis.json_text import write_canonical
+from om_proxy.wire.apis.chat.chat_message import build_item, read_message
 from om_proxy.wire.apis.request_members import (
     MAX_MESSAGES_OF_ONE_TURN,
     UNSET_VALUES,
@@ -36,8 +34,6 @@ from om_proxy.wire.apis.request_members import (
 from om_proxy.wire.apis.split import Split, build_split
 
 INSTRUCTION_ROLES = frozenset({"system", "developer"})
-# what servers call the assistant in a reply, in lower case; a client may send it back so
-ASSISTANT_ROLES = frozenset({"assistant", "model", ""})
 PICTURE_WORD = b'"image_url"'  # nobody escapes it
 
 _NULL = Raw(b"null")
@@ -147,18 +143,7 @@ def replace_messages(request: Request, messages: Sequence[bytes]) -> bytes:
 
 def read_item(raw: bytes, key: bytes) -> Item:
     """Return a message as the memory stores it. Raise Unreadable if it is no message."""
-    message = read_message(raw)
-    role = message.role
-    answers = message.answers
-    if not isinstance(role, str):
-        raise Unreadable("a message without a role")
-    return Item(
-        raw=raw,
-        role="assistant" if role.lower() in ASSISTANT_ROLES else role,
-        fp=fingerprint(message, key, write_canonical),
-        calls=message.call_ids,
-        answers=answers if role == "tool" and isinstance(answers, str) else None,
-    )
+    return build_item(raw, read_message(raw), key, "chat")
 
 
 def read_text(raw: bytes) -> str:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Set
 from typing import Any
 
-from om_proxy.wire.apis.json_text import parse_lax
+from om_proxy.wire.apis.json_text import parse_object
 from om_proxy.wire.apis.messages.elements import (
     ASSISTANT,
     REFERENCE_WORD,
@@ -41,7 +41,7 @@ def list_kept_system_messages(sent: Units, in_tail: Set[int]) -> list[bytes]:
         if len(kept) == MAX_KEPT_SYSTEM_MESSAGES:
             break
         raw = sent.elements[element]
-        message = parse_lax(raw) or {}
+        message = parse_object(raw) or {}
         if message.get("role") != "system" or _is_in_tail(element, sent, in_tail):
             continue
         if message.get("clear_at") != UNTIL_NEXT_USER_MESSAGE:
@@ -55,7 +55,7 @@ def list_loaded_steps(sent: Units, in_tail: Set[int]) -> list[bytes]:
     steps: dict[int, tuple[bytes, ...]] = {}
     loaded: set[str] = set()
     for element in reversed(list_elements_with(sent, REFERENCE_WORD)):
-        message = parse_lax(sent.elements[element]) or {}
+        message = parse_object(sent.elements[element]) or {}
         names = set(_list_loaded_tools(message))
         # a client's search is answered by the user, a server's in the reply itself
         caller = element - (message.get("role") == "user")
@@ -102,7 +102,7 @@ def _list_results(element: int, sent: Units) -> Iterator[bytes]:
         return
     raw = sent.elements[element]
     units = cut_element(raw)
-    results = [unit for unit in units if len(unit) == 1 and is_result(parse_lax(unit[0]))]
+    results = [unit for unit in units if len(unit) == 1 and is_result(parse_object(unit[0]))]
     if len(results) == len(units):
         yield raw
     elif results:

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from om_proxy.common.reasons import Reason
 from om_proxy.wire.apis.api import TURN, Kind, Request
-from om_proxy.wire.apis.json_text import parse_lax
+from om_proxy.wire.apis.json_text import parse_object
 from om_proxy.wire.apis.messages.elements import (
     COMPACTION_WORD,
     USER,
@@ -77,7 +77,7 @@ def _is_mark_early(sent: Units) -> bool:
 
 def _has_compaction(sent: Units) -> bool:
     for place in list_elements_with(sent, COMPACTION_WORD):
-        message = parse_lax(sent.elements[place]) or {}
+        message = parse_object(sent.elements[place]) or {}
         blocks = list_blocks(message.get("content"))
         if any(isinstance(block, dict) and block.get("type") == COMPACTION for block in blocks):
             return True

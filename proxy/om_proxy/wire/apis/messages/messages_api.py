@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from om_proxy.common.apis import ApiName
 from om_proxy.wire.apis.api import Api, RecallApi, Request
-from om_proxy.wire.apis.chat.chat_api import cut_beginning, read_beginning
-from om_proxy.wire.apis.chat.layout import drop_block_texts
+from om_proxy.wire.apis.chat.chat_request import asking_text
 from om_proxy.wire.apis.messages import messages_request, reading
 from om_proxy.wire.apis.messages.kinds import classify
 from om_proxy.wire.apis.messages.layout import rewrite_body
@@ -34,10 +33,7 @@ class MessagesApi:
     read_chat_message = staticmethod(reading.read_chat_message)
     classify = staticmethod(classify)
     write_question = staticmethod(write_question)
-    asking_text = staticmethod(reading.asking_text)
-    cut_beginning = staticmethod(cut_beginning)
-    read_beginning = staticmethod(read_beginning)
-    drop_texts = staticmethod(drop_block_texts)
+    asking_text = staticmethod(asking_text)
     create_reply_reader = MessagesReplyReader
     create_end_finder = TurnEndFinder
 

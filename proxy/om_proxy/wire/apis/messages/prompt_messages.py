@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from om_proxy.memory.prompt.tail import Piece
-from om_proxy.wire.apis.json_text import parse_lax
+from om_proxy.wire.apis.json_text import parse_object
 from om_proxy.wire.apis.messages.elements import cut_element, write_message
 from om_proxy.wire.apis.messages.marks import remove_marks
 from om_proxy.wire.apis.messages.reading import list_blocks
@@ -105,7 +105,7 @@ def read_units(tail: Sequence[Piece], sent: Units, *, has_tools: bool) -> Iterat
             element, part = sent.find_elements(piece.index).start, sent.find_part(piece.index)
             yield PromptUnit(role, piece.calls, piece.answers, element, part)
             continue
-        message = parse_lax(piece.raw) or {}
+        message = parse_object(piece.raw) or {}
         if _is_chat_message(message):
             written = write_chat_message(message, has_tools=has_tools)
             calls, answers = (piece.calls, piece.answers) if written.is_step else ((), None)
@@ -132,7 +132,7 @@ def _list_stored_blocks(raw: bytes) -> Iterator[bytes]:
     """List the blocks but empty texts, which this API refuses, though its models write some. An
     imported one may have marks."""
     for block in map(remove_marks, (block for unit in cut_element(raw) for block in unit)):
-        if b'""' not in block or parse_lax(block) != EMPTY_TEXT:
+        if b'""' not in block or parse_object(block) != EMPTY_TEXT:
             yield block
 
 
@@ -155,7 +155,7 @@ def _is_fault(elements: Mapping[str, int], step: int, sent: Units) -> bool:
         if element < 0:
             return True
         if 0 <= neighbour < len(sent.elements):
-            message = parse_lax(sent.elements[neighbour]) or {}
+            message = parse_object(sent.elements[neighbour]) or {}
             blocks = [b for b in list_blocks(message.get("content")) if isinstance(b, dict)]
             named = [b.get("tool_use_id" if step > 0 else "id") for b in blocks]
             if any(elements.get(str(call_id)) == element for call_id in named):

@@ -12,17 +12,10 @@ from typing import Any
 
 import msgspec
 
-from om_proxy.memory.message_view import fingerprint
 from om_proxy.memory.model import Item
-from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.chat.chat_message import ChatMessage, Remark, view_parsed
-from om_proxy.wire.apis.json_text import (
-    parse_lax,
-    write_ascii,
-    write_canonical,
-    write_json,
-)
+from om_proxy.wire.apis.chat.chat_message import ChatMessage, Remark, build_item, view_parsed
+from om_proxy.wire.apis.json_text import parse_object, write_ascii, write_json
 
 MAX_REMARK_CHARS = 500
 RESULT_TYPE = "tool_result"
@@ -35,18 +28,7 @@ _object = msgspec.json.Decoder(dict[str, Any])
 
 def read_item(raw: bytes, key: bytes) -> Item:
     """Return a unit as the memory stores it. Raise Unreadable if it is no message."""
-    view = view_parsed(read_chat_message(raw))
-    role, answers = view.role, view.answers
-    if not isinstance(role, str):
-        raise Unreadable("a message without a role")
-    return Item(
-        raw=raw,
-        role=role,
-        fp=fingerprint(view, key, write_canonical),
-        calls=view.call_ids,
-        answers=answers if isinstance(answers, str) else None,
-        api="messages",
-    )
+    return build_item(raw, view_parsed(read_chat_message(raw)), key, "messages")
 
 
 def view_message(raw: bytes) -> ChatMessage | None:
@@ -57,25 +39,9 @@ def view_message(raw: bytes) -> ChatMessage | None:
         return None
 
 
-def asking_text(raw: bytes) -> str:
-    """Return the text of a unit or instruction that asks for something; empty for one that a model
-    or a tool wrote."""
-    try:
-        message = read_chat_message(raw)
-    except Unreadable:
-        return ""
-    if message["role"] in (*ANSWERING_ROLES, None):
-        return ""
-    texts = [part.get("text") for part in message["content"] or () if isinstance(part, dict)]
-    return "\n".join(text for text in texts if isinstance(text, str))
-
-
 def read_chat_message(raw: bytes) -> dict[str, Any]:
     """Return the chat message that says the same. Raise Unreadable if the unit is no JSON object."""
-    try:
-        return _convert(_object.decode(raw))
-    except (ValueError, RecursionError):
-        message = parse_lax(raw)
+    message = parse_object(raw)
     if message is None:
         raise Unreadable("a message that is no JSON object")
     try:

@@ -8,9 +8,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-import msgspec
-
-from om_proxy.wire.apis.json_text import decode_or_none, parse_lax, write_canonical
+from om_proxy.wire.apis.json_text import parse_object, write_canonical
 from om_proxy.wire.apis.responses.items import SEARCH_TYPE, Head, read_head
 from om_proxy.wire.apis.responses.reading import read_chat_message
 from om_proxy.wire.apis.responses.request import InputUnits
@@ -20,7 +18,6 @@ MAX_KEPT_SEARCHES = 16
 PASSING = "next_user_message"  # the `clear_at` of an instruction that is not kept
 
 _DIGITS = re.compile(rb"\d+")
-_object = msgspec.json.Decoder(dict[str, Any])
 
 
 def list_kept(units: InputUnits, sent: Set[int]) -> list[bytes]:
@@ -95,7 +92,7 @@ def _read_tool_names(raw: bytes) -> set[str]:
 
 
 def _read_object(raw: bytes) -> Mapping[str, Any]:
-    return decode_or_none(_object, raw) or parse_lax(raw) or {}
+    return parse_object(raw) or {}
 
 
 def _find_whole_step(units: InputUnits, index: int, sent: Set[int]) -> range | None:

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from om_proxy.memory.message_view import Part, fingerprint
+from om_proxy.memory.message_view import Part
 from om_proxy.memory.model import Item
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.chat.chat_message import ChatMessage, ChatPart, view_parsed
+from om_proxy.wire.apis.chat.chat_message import ChatMessage, ChatPart, build_item, view_parsed
 from om_proxy.wire.apis.json_text import parse_lax, write_canonical
 from om_proxy.wire.apis.responses.items import MARKS, SERVER_TOOLS, select_head
 
@@ -61,18 +61,7 @@ def view_message(raw: bytes) -> StepView | None:
 
 def read_item(raw: bytes, key: bytes) -> Item:
     """Return a unit as the memory stores it. Raise Unreadable if it is none."""
-    view = _view_items(_read_items(raw))
-    role, answers = view.role, view.answers
-    if not isinstance(role, str):
-        raise Unreadable("a message without a role")
-    return Item(
-        raw=raw,
-        role=role,
-        fp=fingerprint(view, key, write_canonical),
-        calls=view.call_ids,
-        answers=answers if isinstance(answers, str) else None,
-        api="responses",
-    )
+    return build_item(raw, _view_items(_read_items(raw)), key, "responses")
 
 
 def _read_items(raw: bytes) -> list[dict[str, Any]]:

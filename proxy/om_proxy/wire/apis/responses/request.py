@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.memory.transcript.sent_history import Digests
-from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.apis.chat import chat_request
 from om_proxy.wire.apis.request_members import (
@@ -33,7 +32,6 @@ from om_proxy.wire.apis.responses.items import (
     read_head,
     read_unit,
 )
-from om_proxy.wire.apis.responses.reading import view_message
 from om_proxy.wire.apis.split import SlicedMessages, Split
 from om_proxy.wire.apis.units import Units, build_units_split, join_marked, join_starts
 
@@ -139,14 +137,8 @@ def has_pictures(body: bytes) -> bool:
 
 def asking_text(raw: bytes) -> str:
     """Return the text of a unit or an instruction that asks for something; empty for one that a
-    model or a tool wrote."""
-    if not raw.startswith(b"["):
-        return chat_request.asking_text(raw)
-    view = view_message(raw)
-    if view is None or view.role in ANSWERING_ROLES:
-        return ""
-    texts = (part if isinstance(part, str) else part.text for part in view.parts())
-    return "\n".join(filter(None, texts))
+    model or a tool wrote. No unit of several items asks."""
+    return chat_request.asking_text(raw[1:-1] if raw.startswith(b"[") else raw)
 
 
 def _build_request(api: Api, parsed: ParsedBody[_Body], units: InputUnits) -> Request:

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from om_proxy.common.apis import ApiName
 from om_proxy.wire.apis.api import Api, RecallApi, Request
-from om_proxy.wire.apis.chat.chat_api import cut_beginning, read_beginning
-from om_proxy.wire.apis.chat.layout import drop_block_texts
 from om_proxy.wire.apis.responses import reading, request
 from om_proxy.wire.apis.responses.kinds import classify
 from om_proxy.wire.apis.responses.layout import rewrite_body
@@ -35,9 +33,6 @@ class ResponsesApi:
     classify = staticmethod(classify)
     write_question = staticmethod(write_question)
     asking_text = staticmethod(request.asking_text)
-    cut_beginning = staticmethod(cut_beginning)
-    read_beginning = staticmethod(read_beginning)
-    drop_texts = staticmethod(drop_block_texts)
     create_reply_reader = ResponseReader
     create_end_finder = EventEndFinder
 

@@ -16,9 +16,8 @@ from msgspec import Raw
 
 from om_proxy.wire.apis.chat.chat_message import ChatPart
 from om_proxy.wire.apis.json_text import (
-    decode_or_none,
     parse_arguments,
-    parse_lax,
+    parse_object,
     replace_lone_surrogates,
     write_json,
 )
@@ -36,14 +35,12 @@ Item = dict[str, Any]
 _items = msgspec.json.Decoder(list[Raw])
 _members = msgspec.json.Decoder(list[dict[str, Raw]])
 _any = msgspec.json.Decoder()
-_object = msgspec.json.Decoder(dict[str, Any])
 
 
 def write_stored(raw: bytes) -> list[bytes]:
     """Return the items of a stored unit: of this API, or a chat message."""
     if not raw.startswith(b"["):
-        readable = replace_lone_surrogates(raw) or raw
-        message = decode_or_none(_object, readable) or parse_lax(readable) or {}
+        message = parse_object(replace_lone_surrogates(raw) or raw) or {}
         return list(map(_encode, write_chat_message(message)))
     items = list(map(bytes, _items.decode(raw)))
     if b'"reasoning"' not in raw:  # nobody escapes the word
