@@ -15,6 +15,8 @@ from om_proxy.wire.apis.chat.deltas import JsonValueBudget, ReplyTooLarge
 from om_proxy.wire.apis.json_text import is_too_large
 from om_proxy.wire.apis.sse import Event, EventDecoder
 
+EVENT_STARTS = (b"event:", b"data:", b":")
+
 Part = TypeVar("Part")
 
 
@@ -70,7 +72,7 @@ class ReplyFrame:
 
     def __init__(self, stream: bool, max_bytes: int = MAX_REMEMBERED_REPLY_BYTES) -> None:
         """`stream`: whether a stream was asked for. A reply that begins with `{` is none all the
-        same: most errors are not streamed."""
+        same: most errors are not streamed. One that begins as an event is one in any case."""
         self._stream = stream
         self._left_bytes = max_bytes
         self._streamed: StreamedReply[Any] | None = None
@@ -79,7 +81,8 @@ class ReplyFrame:
     def feed(self, data: bytes) -> None:
         if self._streamed is None and not self._pieces:
             data = data.lstrip()
-            if self._stream and data and not data.startswith(b"{"):
+            is_asked_for = self._stream and data and not data.startswith(b"{")
+            if is_asked_for or data.startswith(EVENT_STARTS):
                 self._streamed = self._create_stream()
         self._left_bytes -= len(data)
         if self._left_bytes < 0:
