@@ -67,7 +67,10 @@ async def test_cut_at_each_byte(site: ProxyUnderTest, wire: Wire) -> None:
     for cut in range(len(stream)):
         named, key = name_thread()
         got = await wire.ask(
-            site, wire.body("hi", stream=True), named, script=script_pieces(stream[:cut], ends=False)
+            site,
+            wire.body("hi", stream=True),
+            named,
+            script=script_pieces(stream[:cut], ends=False),
         )
         assert (got.status, got.body, got.whole) == (200, stream[:cut], False), cut
         said = list(map(join_texts, await list_said(site, key)))

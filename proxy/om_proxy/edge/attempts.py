@@ -32,7 +32,13 @@ from om_proxy.common.errors import OmError, UpstreamError
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.exchange import Exchange, describe_bypass
 from om_proxy.edge.headers import read_client_headers
-from om_proxy.edge.replies.buffered_response import Body, break_off, buffer_body, look_for_error
+from om_proxy.edge.replies.buffered_response import (
+    Body,
+    break_off,
+    buffer_error,
+    look_for_error,
+    wait_for_first_word,
+)
 from om_proxy.edge.rounds.recall_offers import choose_layout, list_additions
 from om_proxy.edge.rounds.round_requests import STATUS_OK
 from om_proxy.engine.background.scheduler import Background
@@ -87,7 +93,7 @@ class Attempts:
         additions = list_additions(turn, exchange.recall)
         trial.limit_to(additions)
         if additions is NOTHING:  # the client's own bytes: their acceptance teaches nothing
-            answer = await self.send_body(exchange, exchange.body)
+            answer = await self._send_looked_into(exchange, exchange.body)
             if answer.told_status < MIN_ERROR_STATUS:
                 return answer
             return await self._send_after_refusal(exchange, trial, answer)
@@ -162,7 +168,7 @@ class Attempts:
             is_about_request = answer.told_status in RETRY_WITH_ORIGINAL_STATUSES
             is_too_long = False
             if is_about_request:
-                answer, error = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
+                answer, error = await buffer_error(answer)
                 is_too_long = error is not None and refusals.is_prompt_too_long(
                     answer.told_status, error
                 )
@@ -266,7 +272,7 @@ class Attempts:
         turn = exchange.turn
         if turn is None or refusal.told_status not in RETRY_WITH_ORIGINAL_STATUSES:
             return refusal, False
-        refusal, error = await buffer_body(refusal, refusals.MAX_ERROR_BODY_BYTES)
+        refusal, error = await buffer_error(refusal)
         if error is None or not refusals.is_prompt_too_long(refusal.told_status, error):
             return refusal, False
         is_caller_verified = refusals.has_too_long_text(error)
@@ -324,13 +330,17 @@ class Attempts:
         return None
 
     async def _send_looked_into(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
-        """Send one body. A 200 that may be the first refusal of what memory adds is looked into: its
+        """Send one body. A stream of an API that tells failures in streams is held until its first
+        word. A 200 that may be the first refusal of what memory adds is looked into: its
         `told_status` is that of an error inside it."""
         answer = await self.send_body(exchange, body)
-        trial = exchange.trial
-        if answer.status == STATUS_OK and trial is not None and trial.is_in_doubt:
-            return await look_for_error(answer)
-        return answer
+        trial, request = exchange.trial, exchange.request
+        if answer.status != STATUS_OK or trial is None or request is None:
+            return answer
+        if request.api.find_first_word is not None:
+            answer = await wait_for_first_word(answer, request.api.find_first_word)
+        is_looked_for = trial.is_in_doubt and answer.told_status == STATUS_OK
+        return await look_for_error(answer) if is_looked_for else answer
 
     async def send_body(self, exchange: Exchange, body: bytes) -> UpstreamResponse:
         """Send one body to the exchange's model server. Raise OmError."""

@@ -63,7 +63,15 @@ TOO_LONG = {
     "no body": (413, b""),
 }  # fmt: skip
 
+STREAM = b'event: response.created\ndata: {"type":"response.created","response":{"error":null,"instructions":"prompt is too long"}}\n\n'
+FAILED = b'data: {"type":"response.failed","response":{"metadata":{"message":"prompt is too long"},"error":{"code":"%s","message":""}}}\n\n'
+TOO_LONG |= {
+    "OpenAI, items": (400, b'{"error":{"message":"Invalid \'input\': array too long.","code":"array_above_max_length"}}'),
+    "OpenAI, in a stream": (400, STREAM + FAILED % b"context_length_exceeded"),
+    "OpenAI, alone in a stream": (400, b'event: error\ndata: {"type":"error","code":"context_length_exceeded","message":"no"}\n\n'),
+}  # fmt: skip
 OTHERS = {
+    "another failure in a stream": (400, STREAM + FAILED % b"server_error"),
     "no body": (400, b""),
     "empty": (400, b'{"error":{}}'),
     "the answer's length": (400, b'{"error":{"message":"max_tokens is too large: 200000. This model supports at most 16384 completion tokens, whereas you provided 200000.","type":"invalid_request_error","param":"max_tokens","code":"invalid_value"}}'),

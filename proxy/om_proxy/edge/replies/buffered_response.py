@@ -8,15 +8,22 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 import httpx
 
 from om_proxy.common.errors import UpstreamError
-from om_proxy.edge.headers import select_response_headers
+from om_proxy.common.running_time import limit_running_time
+from om_proxy.edge.headers import is_event_stream, read_client_headers, select_response_headers
 from om_proxy.wire.apis import refusals
+from om_proxy.wire.apis.api import FindFirstWord
 from om_proxy.wire.apis.compression import create_decoder
+from om_proxy.wire.apis.sse import EventCutter, cut_events
 from om_proxy.wire.server.headers import Header, find_header
 from om_proxy.wire.upstream import UpstreamResponse
 from om_proxy.wire.upstream.transport import RawResponse
 
 # they are about the body that came
 BODY_HEADERS = frozenset((b"content-length", b"content-encoding"))
+# How long the client waits for events that say only that a reply begins.
+MAX_OPENING_S = 1.0
+# Each of these events, and one that tells a failure, repeats the instructions and the tools.
+MAX_OPENING_BYTES = 1 << 20
 
 
 async def buffer_body(
@@ -49,6 +56,14 @@ async def buffer_body(
     return answer, _decompress(answer, body, max_bytes) if is_compressed else body
 
 
+async def buffer_error(answer: UpstreamResponse) -> tuple[UpstreamResponse, bytes | None]:
+    """Do as `buffer_body` for an error. One in a stream may stand behind what repeats the request."""
+    is_inside = answer.status != answer.told_status
+    return await buffer_body(
+        answer, MAX_OPENING_BYTES if is_inside else refusals.MAX_ERROR_BODY_BYTES
+    )
+
+
 async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
     """Look whether a 200 tells an error before anything else, and note the error's status. Return an
     equal answer. Of a stream, nothing is read after its first event."""
@@ -77,6 +92,39 @@ async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
         answer, whole = await buffer_body(answer, refusals.MAX_ERROR_BODY_BYTES)
         begun = whole or b""
     answer.told_status = refusals.read_wrapped_status(begun) or answer.status
+    return answer
+
+
+async def wait_for_first_word(
+    answer: UpstreamResponse, find_first_word: FindFirstWord
+) -> UpstreamResponse:
+    """Wait until a stream says more than that a reply begins, for `MAX_OPENING_S` at most. If it says
+    that the prompt is too long, note the status of that. Return an equal answer."""
+    decode = create_body_decoder(answer)
+    if decode is None or not is_event_stream(read_client_headers(answer)):
+        return answer
+    cutter, read_chunks, read_bytes = EventCutter(), list[bytes](), 0
+    events, word = b"", None
+    try:
+        async with limit_running_time(MAX_OPENING_S):
+            async for chunk in answer.chunks():
+                read_chunks.append(chunk)
+                read_bytes += len(chunk)
+                events = cutter.feed(decode(chunk))
+                word = find_first_word(events)
+                if word is not None or read_bytes > MAX_OPENING_BYTES:
+                    break
+    except UpstreamError as exc:
+        return _replay(answer, read_chunks, break_off(exc))
+    except Exception:  # it is slow, or cannot be read: the client gets what came
+        word = None
+    except BaseException:
+        await answer.aclose()
+        raise
+    if read_chunks:
+        answer.put_back([b"".join(read_chunks)])
+    if word is not None and refusals.has_too_long_text(next(cut_events(events[word:]))):
+        answer.told_status = refusals.UNNAMED_STATUS
     return answer
 
 

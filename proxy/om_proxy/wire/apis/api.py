@@ -174,6 +174,10 @@ class EndFinder(Protocol):
         in an earlier chunk. None: the end is not in this chunk."""
 
 
+# Returns where a stream says more than that a reply begins; None: not in these whole events.
+FindFirstWord = Callable[[bytes], int | None]
+
+
 class Api(Protocol):
     """One API with memory. Each API is one value, in `wire/apis/<name>/`, with no state but texts
     that it has written lately."""
@@ -239,6 +243,11 @@ class Api(Protocol):
         all the same."""
 
     def create_end_finder(self) -> EndFinder: ...
+
+    @property
+    def find_first_word(self) -> FindFirstWord | None:
+        """The function for the streams of an API that tell failures behind their first events; None:
+        this one answers with an error's status instead."""
 
 
 def require_recall(request: Request) -> RecallApi:

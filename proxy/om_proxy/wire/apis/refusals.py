@@ -62,7 +62,7 @@ _TOO_LONG = compile_late(
             # TGI, Together
             r"tokens \+ \W?max_new_tokens\W? must be <=|inputs\W? must have less than \d+ tokens",
             # OpenAI: too many messages or too long a string, whatever their tokens
-            r"'messages(?:\[\d+\]\S{0,40})?': (?:array|string) too long",
+            r"'(?:messages|input)(?:\[\d+\]\S{0,40})?': (?:array|string) too long",
         )
     ),
     re.IGNORECASE | re.DOTALL,
@@ -132,11 +132,17 @@ def _read_status(data: bytes, *, is_error: bool) -> int | None:
 
 
 def _list_texts(body: bytes) -> Iterator[str]:
-    try:
-        error = msgspec.json.decode(body)
-    except (ValueError, RecursionError):
-        yield body[: 4 * MAX_ERROR_TEXT_CHARS].decode("utf-8", "replace")[:MAX_ERROR_TEXT_CHARS]
-    else:
+    stream = [] if body.lstrip().startswith(b"{") else EventDecoder().feed(body + b"\n\n")
+    for data in [event.data for event in stream] or [body]:
+        try:
+            told = msgspec.json.decode(data)
+        except (ValueError, RecursionError):
+            text = data[: 4 * MAX_ERROR_TEXT_CHARS].decode("utf-8", "replace")
+            yield text[:MAX_ERROR_TEXT_CHARS]
+            continue
+        # a response repeats the request
+        response = told.get("response") if isinstance(told, dict) else None
+        error = response.get("error") if isinstance(response, dict) else told
         yield from _walk_texts(error, MAX_ERROR_NESTING)
 
 

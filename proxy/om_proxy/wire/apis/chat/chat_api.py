@@ -90,6 +90,7 @@ class ChatApi:
     asking_text = staticmethod(chat_request.asking_text)
     create_reply_reader = ChatReplyReader
     create_end_finder = DoneFinder
+    find_first_word = None
     read_tool_use = staticmethod(recall_tool.read_tool_use)
     write_tool = staticmethod(recall_tool.write_tool)
     write_answer = staticmethod(recall_tool.write_answer)

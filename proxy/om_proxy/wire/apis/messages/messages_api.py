@@ -36,6 +36,7 @@ class MessagesApi:
     asking_text = staticmethod(asking_text)
     create_reply_reader = MessagesReplyReader
     create_end_finder = TurnEndFinder
+    find_first_word = None
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         return messages_request.parse_request(self, body, known_split)

@@ -10,7 +10,7 @@ from om_proxy.wire.apis.responses.kinds import classify
 from om_proxy.wire.apis.responses.layout import rewrite_body
 from om_proxy.wire.apis.responses.questions import write_question
 from om_proxy.wire.apis.responses.reply import ResponseReader
-from om_proxy.wire.apis.responses.stream_end import EventEndFinder
+from om_proxy.wire.apis.responses.stream_end import EventEndFinder, find_first_word
 from om_proxy.wire.apis.split import Split
 
 
@@ -35,6 +35,7 @@ class ResponsesApi:
     asking_text = staticmethod(request.asking_text)
     create_reply_reader = ResponseReader
     create_end_finder = EventEndFinder
+    find_first_word = staticmethod(find_first_word)
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         return request.parse_request(self, body, known_split)
