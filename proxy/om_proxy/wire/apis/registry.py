@@ -6,11 +6,10 @@ first request or message of theirs comes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, cast
 
-import msgspec
 from msgspec.structs import replace
 
 from om_proxy.common.apis import API_NAMES, ApiName
@@ -21,6 +20,7 @@ from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import Api, Request, Unreadable
 from om_proxy.wire.apis.chat.chat_api import CHAT, cut_beginning, drop_texts, read_beginning
+from om_proxy.wire.apis.chat.foreign_form import fit_message, write_message
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
 
 __all__ = [
@@ -75,15 +75,16 @@ def rewrite_body(
     API is given to the request's own as the chat message that says the same."""
     own = request.api.name
     if any(piece.api not in (own, "chat") for piece in tail):
-        tail = [_bring_to_chat(piece) if piece.api != own else piece for piece in tail]
+        write = fit_message if own == "chat" else write_message
+        brought = [piece if piece.api == own else _bring_to_chat(piece, write) for piece in tail]
+        tail = [piece for piece in brought if piece.raw]
     return request.api.rewrite_body(request, block, hint, tail, layout)
 
 
-def _bring_to_chat(piece: Piece) -> Piece:
+def _bring_to_chat(piece: Piece, write: Callable[[Mapping[str, Any]], bytes]) -> Piece:
     if piece.sent or piece.api == "chat":
         return piece
-    message = get_api(piece.api).read_chat_message(piece.raw)
-    return replace(piece, raw=msgspec.json.encode(message), api="chat")
+    return replace(piece, raw=write(get_api(piece.api).read_chat_message(piece.raw)), api="chat")
 
 
 def _find_name(api: str) -> ApiName | None:

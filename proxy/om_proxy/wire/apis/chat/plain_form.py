@@ -163,7 +163,7 @@ def _list_texts(view: ChatMessage) -> Iterator[str]:
     """List the texts of the message. A refusal and what was spoken stand in for a text."""
     is_blank = True
     for part in view.parts():
-        shown = part if isinstance(part, str) else _show_part(part)
+        shown = part if isinstance(part, str) else show_part(part)
         is_blank = is_blank and not shown.strip()
         if shown:
             yield shown
@@ -177,7 +177,7 @@ def _list_texts(view: ChatMessage) -> Iterator[str]:
             yield text
 
 
-def _show_part(part: Any) -> str:
+def show_part(part: Any) -> str:
     if part.text is None and part.payload() == ():
         return ""  # reasoning
     shown = part.render()
