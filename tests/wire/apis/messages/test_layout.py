@@ -47,7 +47,7 @@ def stored(message: dict[str, Any]) -> Piece:
     raw = orjson.dumps(message)
     is_ours = isinstance(message["content"], list) and "tool_calls" not in message
     item = (MESSAGES if is_ours else CHAT).read_item(raw, KEY)
-    return Piece(raw, item.role, item.calls, item.answers, 1, 1, -1)
+    return Piece(raw, item.role, item.calls, item.answers, 1, 1, -1, api=item.api)
 
 
 def write(

@@ -108,7 +108,9 @@ def write_prompt(talk: Conversation, cut: int, first_sent: int, foreign: set[int
             raw = orjson.dumps(read_chat_message(raw))
             item = CHAT.read_item(raw, KEY)
         index = unit - unsent if unit >= unsent else -1
-        pieces.append(Piece(raw, item.role, item.calls, item.answers, 1, unit + 1, index))
+        pieces.append(
+            Piece(raw, item.role, item.calls, item.answers, 1, unit + 1, index, api=item.api)
+        )
     body = MESSAGES.rewrite_body(request, "B", "H", pieces, "blocks")
     return Prompt(sent, pieces, orjson.loads(body), body)
 

@@ -8,9 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
+from om_proxy.wire.apis.chat.chat_message import write_call_id
 from om_proxy.wire.apis.messages.elements import write_message
 from om_proxy.wire.apis.messages.reading import read_item
-from om_proxy.wire.apis.messages.writing import write_call_id, write_chat_message, write_value
+from om_proxy.wire.apis.messages.writing import write_chat_message, write_value
 from om_proxy.wire.apis.registry import CHAT
 
 KEY = b"k" * 32

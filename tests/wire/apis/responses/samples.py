@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from om_proxy.common.apis import ApiName
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Request
 from om_proxy.wire.apis.responses.responses_api import RESPONSES
@@ -47,9 +48,9 @@ def list_pieces(request: Request, start: int = 0) -> list[Piece]:
     return pieces
 
 
-def store(*units: bytes) -> list[Piece]:
+def store(*units: bytes, api: ApiName = "responses") -> list[Piece]:
     """List stored units as a tail that the client did not send."""
-    return [Piece(raw, "", (), None, 1, seq, -1) for seq, raw in enumerate(units, 1)]
+    return [Piece(raw, "", (), None, 1, seq, -1, api=api) for seq, raw in enumerate(units, 1)]
 
 
 def read_input(body: bytes) -> Any:

@@ -136,7 +136,7 @@ def test_all_is_in_order() -> None:
 def test_stored_units_fill_the_tail() -> None:
     request = read([said("three")])
     chat = json.dumps({"role": "assistant", "content": "two"}).encode()
-    tail = [*store(write_unit(said("one")), chat), *list_pieces(request)]
+    tail = [*store(write_unit(said("one"))), *store(chat, api="chat"), *list_pieces(request)]
     assert read_input(rewrite(request, tail)) == [BLOCK, HINT, *TALK]
 
 
@@ -239,7 +239,11 @@ def test_invariants(turns: list[list[list[Item]]], data: st.DataObject, layout: 
     shorter = read([item for unit in units[sent_from:] for item in unit])
     whole, filled = (
         rewrite(request, list_pieces(request, cut), layout),
-        rewrite(shorter, [*store(*stored), *list_pieces(shorter)], layout),
+        rewrite(
+            shorter,
+            [*store(*stored, api="chat" if chat else "responses"), *list_pieces(shorter)],
+            layout,
+        ),
     )
     for body in (whole, filled):
         items = read_input(body)

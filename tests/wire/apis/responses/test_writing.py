@@ -121,7 +121,7 @@ def text(words: str) -> Item:
 )
 def test_a_chat_message_is_written(message: dict[str, Any], items: list[Item]) -> None:
     assert write_chat_message(message) == items
-    assert [json.loads(raw) for raw in write_stored(json.dumps(message).encode())] == items
+    assert [json.loads(raw) for raw in write_stored(json.dumps(message).encode(), "chat")] == items
 
 
 def test_a_call_and_its_result_keep_one_id() -> None:
@@ -160,18 +160,18 @@ REPLY = {
     ],
 )
 def test_reasoning_goes_with_its_content(stored: list[Item], written: list[Item] | None) -> None:
-    raws = write_stored(write_unit(*stored))
+    raws = write_stored(write_unit(*stored), "responses")
     assert [json.loads(raw) for raw in raws] == (stored if written is None else written)
 
 
 def test_stored_items_keep_their_bytes() -> None:
     raws = [b'{"role": "user", "content": "caf\\u00e9", "n": 1.50}', b'{"type":"x"}']
-    assert write_stored(b"[" + b",".join(raws) + b"]") == raws
+    assert write_stored(b"[" + b",".join(raws) + b"]", "responses") == raws
 
 
 def test_odd_stored_bytes_are_written() -> None:
     """Chat takes numbers and half characters that a strict parser refuses."""
-    raws = write_stored(b'{"role":"user","content":"a\\ud83d","n":1e999}')
+    raws = write_stored(b'{"role":"user","content":"a\\ud83d","n":1e999}', "chat")
     assert [json.loads(raw) for raw in raws] == [said("a\ufffd")]
 
 
@@ -202,5 +202,5 @@ VALUES = st.recursive(
 )
 def test_any_chat_message_is_written(message: dict[str, Any]) -> None:
     """Whatever it holds, what is written reads as a unit."""
-    for raw in write_stored(json.dumps(message).encode()):
+    for raw in write_stored(json.dumps(message).encode(), "chat"):
         assert read_item(b"[" + raw + b"]", KEY).role

@@ -6,6 +6,8 @@ expected is skipped, or compared and counted as JSON.
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -36,6 +38,8 @@ NAME_FIELDS = ("filename", "name", "file_id", "format")
 # Parts of unknown kinds that are written one by one; no ordinary message has more.
 MAX_PARTS_ONE_BY_ONE = 32
 MAX_PARTS_A_PIECE = 16_384
+
+_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 _object = msgspec.json.Decoder(dict[str, Any])
 
@@ -127,6 +131,25 @@ class ChatPart(msgspec.Struct, frozen=True):
             type_name=kind,
             is_image="image" in kind or url.startswith("data:image/"),
         )
+
+
+def list_shown(content: Any) -> Iterator[str | ChatPart]:
+    """Yield the texts of a content that other APIs are shown, and its parts that are no texts. They
+    are shown no reasoning."""
+    for part in view_parsed({"content": content}).parts():
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, ChatPart) and part.payload() != ():
+            shown = part.render()
+            yield shown if isinstance(shown, str) else part
+
+
+def write_call_id(call_id: object) -> str:
+    """Return an id that every other API takes: the same for a call and its result."""
+    if isinstance(call_id, str) and _CALL_ID.fullmatch(call_id):
+        return call_id
+    digest = hashlib.blake2b(str(call_id).encode("utf-8", "surrogatepass"), digest_size=16)
+    return "call_" + digest.hexdigest()
 
 
 class ChatMessage(msgspec.Struct, frozen=True):

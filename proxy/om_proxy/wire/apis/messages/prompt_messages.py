@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
 
 from msgspec import Struct
 
@@ -21,10 +20,7 @@ from om_proxy.wire.apis.messages.reading import list_blocks
 from om_proxy.wire.apis.messages.writing import write_chat_message, write_value
 from om_proxy.wire.apis.units import Units
 
-STORED_MEMBERS = {"role", "content"}
 EMPTY_TEXT = {"type": "text", "text": ""}
-CHAT_ROLES = ("tool", "function", "developer")
-CHAT_PARTS = frozenset({"image_url", "input_audio", "file", "refusal"})
 
 
 class BrokenPrompt(ValueError):
@@ -105,8 +101,8 @@ def read_units(tail: Sequence[Piece], sent: Units, *, has_tools: bool) -> Iterat
             element, part = sent.find_elements(piece.index).start, sent.find_part(piece.index)
             yield PromptUnit(role, piece.calls, piece.answers, element, part)
             continue
-        message = parse_object(piece.raw) or {}
-        if _is_chat_message(message):
+        if piece.api == "chat":
+            message = parse_object(piece.raw) or {}
             written = write_chat_message(message, has_tools=has_tools)
             calls, answers = (piece.calls, piece.answers) if written.is_step else ((), None)
             unit = PromptUnit(written.role, calls, answers, blocks=written.blocks)
@@ -115,17 +111,6 @@ def read_units(tail: Sequence[Piece], sent: Units, *, has_tools: bool) -> Iterat
             unit = PromptUnit(role, piece.calls, piece.answers, blocks=blocks)
         if unit.blocks:
             yield unit
-
-
-def _is_chat_message(message: Mapping[str, Any]) -> bool:
-    """Return whether a stored message came by another API. Those of this one have blocks only."""
-    content = message.get("content")
-    if message.keys() != STORED_MEMBERS or message["role"] in CHAT_ROLES:
-        return True
-    return not isinstance(content, list) or any(
-        isinstance(part, str) or (isinstance(part, dict) and part.get("type") in CHAT_PARTS)
-        for part in content
-    )
 
 
 def _list_stored_blocks(raw: bytes) -> Iterator[bytes]:

@@ -6,23 +6,19 @@ No reasoning is written, and no empty text. A part that this API cannot take is 
 from __future__ import annotations
 
 import binascii
-import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from om_proxy.memory.message_view import ToolCall
-from om_proxy.wire.apis.chat.chat_message import ChatPart, view_parsed
+from om_proxy.wire.apis.chat.chat_message import ChatPart, list_shown, view_parsed, write_call_id
 from om_proxy.wire.apis.json_text import parse_arguments, replace_lone_surrogates, write_ascii
-from om_proxy.wire.apis.messages.reading import list_blocks
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 WRITTEN_KINDS = ("function", "custom")  # results name no others
-REASONING_TYPES = ("thinking", "redacted_thinking", "reasoning", "reasoning_content")
 
-_CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w=.+-]+)*;base64,")
 
 Block = Mapping[str, Any]
@@ -53,13 +49,6 @@ def write_chat_message(message: Block, *, has_tools: bool) -> WrittenMessage:
     return WrittenMessage(role, encoded, is_step=has_tools and (is_result or bool(calls)))
 
 
-def write_call_id(call_id: str) -> str:
-    """Return an id that this API takes: the same for a call and its result."""
-    if _CALL_ID.fullmatch(call_id):
-        return call_id
-    return hashlib.blake2b(call_id.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
 def write_value(value: Any) -> bytes:
     """Write a value as JSON, with half characters replaced."""
     try:
@@ -79,22 +68,11 @@ def _write_texts(text: Any) -> list[Block]:
 
 def write_content(content: Any) -> list[Block]:
     """Write the content of a chat message as blocks."""
-    return list(_list_written(content))
+    return [block for shown in list_shown(content) for block in _write_shown(shown)]
 
 
-def _list_written(content: Any) -> Iterator[Block]:
-    for part in list_blocks(content):
-        if isinstance(part, str):
-            yield from _write_texts(part)
-        elif isinstance(part, dict) and part.get("type") not in REASONING_TYPES:
-            yield from _write_part(part)
-
-
-def _write_part(part: Block) -> Sequence[Block]:
-    text = part.get("text", part.get("refusal"))
-    if isinstance(text, str):
-        return _write_texts(text)
-    rendered = ChatPart(part).render()
+def _write_shown(shown: str | ChatPart) -> Sequence[Block]:
+    rendered = shown if isinstance(shown, str) else shown.render()
     if isinstance(rendered, str):
         return _write_texts(rendered)
     source = _write_source(rendered.url, is_image=rendered.is_image)
@@ -129,7 +107,7 @@ def _write_call(call: ToolCall, *, has_tools: bool) -> Block:
     arguments = parse_arguments(call.arguments)
     return {
         "type": "tool_use",
-        "id": write_call_id(str(call.id)),
+        "id": write_call_id(call.id),
         "name": str(call.name),
         "input": arguments if isinstance(arguments, dict) else {"input": arguments},
     }

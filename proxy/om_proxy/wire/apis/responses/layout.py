@@ -87,7 +87,7 @@ def _write_tail(units: InputUnits, tail: Sequence[Piece]) -> list[bytes]:
     items: list[bytes] = []
     for piece in tail:
         if not piece.sent:
-            items += write_stored(piece.raw)
+            items += write_stored(piece.raw, piece.api)
         elif units.text is not None:
             items.append(write_text_item(units.text))
         else:

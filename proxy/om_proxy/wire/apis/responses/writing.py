@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from hashlib import blake2b
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from om_proxy.wire.apis.chat.chat_message import ChatPart
+from om_proxy.common.apis import ApiName
+from om_proxy.wire.apis.chat.chat_message import ChatPart, list_shown, view_parsed, write_call_id
 from om_proxy.wire.apis.json_text import (
     parse_arguments,
     parse_object,
@@ -26,7 +26,6 @@ from om_proxy.wire.apis.responses.items import INSTRUCTION_ROLES, SERVER_TOOLS
 from om_proxy.wire.apis.responses.reading import read_chat_message
 
 TEXT_FILE = re.compile(r"data:(?:application/pdf|text/[\w.+-]+)[;,]")
-CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 # items that no server takes without their id
 NEEDS_ID = SERVER_TOOLS | {"mcp_list_tools"}
 
@@ -37,9 +36,9 @@ _members = msgspec.json.Decoder(list[dict[str, Raw]])
 _any = msgspec.json.Decoder()
 
 
-def write_stored(raw: bytes) -> list[bytes]:
+def write_stored(raw: bytes, api: ApiName) -> list[bytes]:
     """Return the items of a stored unit: of this API, or a chat message."""
-    if not raw.startswith(b"["):
+    if api == "chat":
         message = parse_object(replace_lone_surrogates(raw) or raw) or {}
         return list(map(_encode, write_chat_message(message)))
     items = list(map(bytes, _items.decode(raw)))
@@ -58,7 +57,7 @@ def write_chat_message(message: Mapping[str, Any]) -> list[Item]:
     role = message.get("role")
     content = message.get("content")
     if role in ("tool", "function"):
-        call_id = _write_call_id(message.get("tool_call_id") or message.get("name"))
+        call_id = write_call_id(message.get("tool_call_id") or message.get("name"))
         output = write_content(content)
         return [{"type": "function_call_output", "call_id": call_id, "output": output or ""}]
     if role == "assistant":
@@ -72,9 +71,7 @@ def write_chat_message(message: Mapping[str, Any]) -> list[Item]:
 
 def write_content(content: Any) -> str | list[Item]:
     """Write a chat message's content as that of an item. Texts alone are one text."""
-    if not isinstance(content, list):
-        return content if isinstance(content, str) else ""
-    parts = [written for part in content if (written := _write_part(part))]
+    parts = [_write_part(shown) for shown in list_shown(content) if shown]
     if all(part["type"] == "input_text" for part in parts):
         return "\n".join(part["text"] for part in parts)
     return parts
@@ -108,88 +105,55 @@ def _write_speech(message: Mapping[str, Any]) -> Iterator[Item]:
 
 
 def _write_calls(message: Mapping[str, Any]) -> Iterator[Item]:
-    calls = message.get("tool_calls")
-    called = message.get("function_call")
-    legacy = {"id": called.get("name"), "function": called} if isinstance(called, dict) else None
-    for call in (*(calls if isinstance(calls, list) else ()), legacy):
-        function = (call.get("function") or call.get("custom")) if isinstance(call, dict) else None
-        if isinstance(function, dict):
+    for call in view_parsed(message).calls():
+        if call.kind != "empty":
+            call_id = call.name if call.kind == "legacy" else call.id
             yield {
                 "type": "function_call",
-                "call_id": _write_call_id(call.get("id")),
-                "name": str(function.get("name") or ""),
-                "arguments": _write_arguments(function),
+                "call_id": write_call_id(call_id or None),
+                "name": call.name if isinstance(call.name, str) else "",
+                "arguments": _write_arguments(call.arguments),
             }
 
 
-def _write_arguments(function: Mapping[str, Any]) -> str:
+def _write_arguments(sent: object) -> str:
     """Write the arguments as a text that holds a JSON object."""
-    sent = function.get("arguments", function.get("input"))
     arguments = parse_arguments(sent)
     if isinstance(arguments, dict):
         return sent if isinstance(sent, str) and sent.strip() else write_json(arguments)
     return write_json({"input": arguments})
 
 
-def _write_call_id(call_id: Any) -> str:
-    if isinstance(call_id, str) and CALL_ID.match(call_id):
-        return call_id
-    return "call_" + blake2b(str(call_id).encode("utf-8", "replace"), digest_size=16).hexdigest()
+def _write_part(shown: str | ChatPart) -> Item:
+    """Write a text, a picture, a PDF or text whose data is in the part, or a word in its place."""
+    described = shown if isinstance(shown, str) else shown.render()
+    if isinstance(shown, str) or isinstance(described, str):
+        return {"type": "input_text", "text": described}
+    url = described.url
+    if described.is_image and url:
+        return {"type": "input_image", "image_url": url, "detail": _read_detail(shown.value)}
+    if TEXT_FILE.match(url):
+        return {"type": "input_file", "filename": described.name or "file", "file_data": url}
+    return {"type": "input_text", "text": _name_part(shown)}
 
 
-def _write_part(part: Any) -> Item | None:
-    """Write a part of a content; None for a text without words."""
-    if isinstance(part, str):
-        return _write_text(part)
-    if not isinstance(part, dict):
-        return None
-    text = part.get("text", part.get("refusal"))
-    if isinstance(text, str):
-        return _write_text(text)
-    return _write_image(part) or _write_file(part) or _write_placeholder(part)
-
-
-def _write_text(text: str) -> Item | None:
-    return {"type": "input_text", "text": text} if text else None
-
-
-def _write_image(part: Mapping[str, Any]) -> Item | None:
+def _read_detail(part: Mapping[str, Any]) -> Any:
     image = part.get("image_url")
-    fields = image if isinstance(image, dict) else {"url": image}
-    url = fields.get("url")
-    if part.get("type") != "image_url" or not isinstance(url, str) or not url:
-        return None
-    detail = fields.get("detail", part.get("detail")) or "auto"
-    return {"type": "input_image", "image_url": url, "detail": detail}
+    own = image.get("detail") if isinstance(image, dict) else None
+    return own or part.get("detail") or "auto"
 
 
-def _write_file(part: Mapping[str, Any]) -> Item | None:
-    """Write a PDF or text whose data is in the part; None for any other part."""
-    file = part.get("file")
-    data = file.get("file_data") if isinstance(file, dict) else None
-    if not isinstance(file, dict) or not isinstance(data, str) or not TEXT_FILE.match(data):
-        return None
-    return {
-        "type": "input_file",
-        "filename": str(file.get("filename") or "file"),
-        "file_data": data,
-    }
-
-
-def _write_placeholder(part: Mapping[str, Any]) -> Item:
-    shown = ChatPart(part).render()
-    name = shown if isinstance(shown, str) else shown.name or shown.type_name
-    return {"type": "input_text", "text": f"[file: {name}]"}
+def _name_part(shown: str | ChatPart) -> str:
+    """Return a text, or the words in place of a part that is none."""
+    described = shown if isinstance(shown, str) else shown.render()
+    if isinstance(described, str):
+        return described
+    return f"[file: {described.name or described.type_name}]"
 
 
 def _join_texts(content: Any) -> str:
     """Return a content as one text: neither the model nor instructions say anything else."""
-    parts = content if isinstance(content, list) else [content]
-    shown = [(part, written) for part in parts if (written := _write_part(part))]
-    return "\n".join(
-        written["text"] if "text" in written else _write_placeholder(part)["text"]
-        for part, written in shown
-    )
+    return "\n".join(filter(None, map(_name_part, list_shown(content))))
 
 
 def _read(item: Mapping[str, Raw], name: str) -> Any:
