@@ -34,6 +34,10 @@ class Unreadable(ValueError):
     came."""
 
 
+class BrokenPrompt(ValueError):
+    """The prompt would break a rule of this API that the client's own request keeps."""
+
+
 class Kind(NamedTuple):
     """How memory treats a request: as a turn; `raw`, stored while its prompt stays as it is; or
     `off`, not at all."""
@@ -211,7 +215,7 @@ class Api(Protocol):
     ) -> bytes:
         """Return the request's body with the client's instructions, memory's texts, and this tail
         in place of its messages, each with its look-ups. Every other byte stays. Empty texts leave
-        no trace."""
+        no trace. Raise BrokenPrompt."""
 
     def write_plain_body(self, request: Request, body: bytes) -> bytes | None:
         """Return the prompt `body` with messages of role, text, tool calls and ids alone, in place of

@@ -11,8 +11,8 @@ import pytest
 
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
+from om_proxy.wire.apis.api import BrokenPrompt
 from om_proxy.wire.apis.messages.messages_api import MESSAGES
-from om_proxy.wire.apis.messages.prompt_messages import BrokenPrompt
 from om_proxy.wire.apis.registry import CHAT
 
 KEY = b"k" * 32

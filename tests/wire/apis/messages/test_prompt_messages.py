@@ -8,8 +8,8 @@ import orjson
 import pytest
 
 from om_proxy.memory.prompt.tail import Piece
+from om_proxy.wire.apis.api import BrokenPrompt
 from om_proxy.wire.apis.messages.messages_api import MESSAGES
-from om_proxy.wire.apis.messages.prompt_messages import BrokenPrompt
 from tests.wire.apis.messages.test_layout import (
     CALLS,
     KEY,

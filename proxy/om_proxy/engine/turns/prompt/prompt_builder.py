@@ -24,9 +24,16 @@ from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.model import Key, Memory, ObservationLog, resource_key
 from om_proxy.memory.prompt import other_threads, prompt_cost
 from om_proxy.memory.prompt.pairs import find_broken_pieces
-from om_proxy.memory.prompt.tail import Piece, build_tail, holds_conversation, put_in_look_ups
+from om_proxy.memory.prompt.tail import (
+    Piece,
+    build_tail,
+    has_steps,
+    holds_conversation,
+    put_in_look_ups,
+)
 from om_proxy.memory.recall.kept_look_ups import choose_shown_look_ups, drop_left_look_ups
 from om_proxy.memory.rounds import LookedUp
+from om_proxy.wire.apis.api import BrokenPrompt
 from om_proxy.wire.apis.message_parts import summarize_message
 from om_proxy.wire.apis.registry import rewrite_body
 
@@ -45,12 +52,13 @@ class PromptBuilder:
         """Prepare the turn. Rewrite its prompt if the memory has notes or the tail does not fit;
         otherwise keep the client's own."""
         plan = await self.plan(turn)
+        body = None
+        if plan.pieces is not None:
+            plan, body = _write(plan, plan.pieces)
         receipt, mark = await self.measure(plan)
         if plan.pieces is None:
             status = Status.DEGRADED if plan.is_broken else Status.RAW
             return PreparedTurn(plan.turn, receipt, status, plan.turn.reason, mark=mark)
-        request, layout = plan.turn.request, plan.turn.context.layout
-        body = rewrite_body(request, plan.block, plan.hint, plan.pieces, layout)
         return PreparedTurn(
             plan.turn,
             receipt,
@@ -212,6 +220,22 @@ class PromptBuilder:
             whole = instructions + projected.covered_tokens + projected.pending_tokens
         mark = PromptMark(self.clock(), whole, sent, plan.prefix)
         return _list_figures(projected, received, sent), mark
+
+
+def _write(plan: PromptPlan, pieces: Sequence[Piece]) -> tuple[PromptPlan, bytes]:
+    """Write the prompt. If its API's rules are broken, write it without stored calls and results; if
+    the client's own prompt shows the conversation, raise BrokenPrompt: that one goes out."""
+    turn = plan.turn
+    request, layout = turn.request, turn.context.layout
+    try:
+        return plan, rewrite_body(request, plan.block, plan.hint, pieces, layout)
+    except BrokenPrompt:
+        if holds_conversation(turn.reconciled.projected, turn.reconciled.sent):
+            raise
+    turn = replace(turn, reason=Reason.MEMORY_ERROR)
+    kept = [piece for piece in pieces if piece.sent or not has_steps([piece])]
+    plan = replace(plan, turn=turn, pieces=kept, is_broken=True)
+    return plan, rewrite_body(request, plan.block, plan.hint, kept, layout)
 
 
 def _list_figures(projected: Memory, received: int, sent: int) -> dict[str, int]:

@@ -14,18 +14,13 @@ from msgspec import Raw
 
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
-from om_proxy.wire.apis.api import Request
+from om_proxy.wire.apis.api import BrokenPrompt, Request
 from om_proxy.wire.apis.chat.layout import JSON_EMPTY_LINE, write_json_text, write_message
 from om_proxy.wire.apis.messages.elements import USER, read_element
 from om_proxy.wire.apis.messages.kept import list_kept_system_messages, list_loaded_steps
 from om_proxy.wire.apis.messages.marks import MARK, list_marks, write_mark
 from om_proxy.wire.apis.messages.messages_request import get_units
-from om_proxy.wire.apis.messages.prompt_messages import (
-    BrokenPrompt,
-    check_steps,
-    join_units,
-    read_units,
-)
+from om_proxy.wire.apis.messages.prompt_messages import check_steps, join_units, read_units
 from om_proxy.wire.apis.request_members import (
     UNSET_VALUES,
     join_list,

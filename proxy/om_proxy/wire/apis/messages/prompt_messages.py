@@ -13,6 +13,7 @@ from itertools import pairwise
 from msgspec import Struct
 
 from om_proxy.memory.prompt.tail import Piece
+from om_proxy.wire.apis.api import BrokenPrompt
 from om_proxy.wire.apis.json_text import parse_object
 from om_proxy.wire.apis.messages.elements import cut_element, write_message
 from om_proxy.wire.apis.messages.marks import remove_marks
@@ -21,10 +22,6 @@ from om_proxy.wire.apis.messages.writing import write_chat_message, write_value
 from om_proxy.wire.apis.units import Units
 
 EMPTY_TEXT = {"type": "text", "text": ""}
-
-
-class BrokenPrompt(ValueError):
-    """The prompt would break a rule of this API that the client's own request keeps."""
 
 
 class PromptUnit(Struct, frozen=True):

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.memory.prompt.layout import Layout
-from om_proxy.memory.prompt.tail import Piece
-from om_proxy.wire.apis.api import Request
+from om_proxy.memory.prompt.tail import Piece, has_steps
+from om_proxy.wire.apis.api import BrokenPrompt, Request
 from om_proxy.wire.apis.chat.layout import (
     JSON_EMPTY_LINE,
     add_text,
@@ -27,7 +27,7 @@ def rewrite_body(
     request: Request, block: str, hint: str, tail: Sequence[Piece], layout: Layout
 ) -> bytes:
     """Return the request's body with memory's texts, and this tail in place of its units. Every
-    other byte stays."""
+    other byte stays. Raise BrokenPrompt for one that would break a rule of the API."""
     units = read_units(request)
     sent = {piece.index for piece in tail if piece.sent}
     shown = _write_tail(units, tail)
@@ -92,7 +92,21 @@ def _write_tail(units: InputUnits, tail: Sequence[Piece]) -> list[bytes]:
             items.append(write_text_item(units.text))
         else:
             items += list_items(units, piece.index)
+    if has_steps([piece for piece in tail if not piece.sent]):
+        _check_steps(items, tail)
     return items
+
+
+def _check_steps(items: Sequence[bytes], tail: Sequence[Piece]) -> None:
+    """Raise BrokenPrompt for a call without its result, or a result without its call, unless the
+    client shows it so."""
+    heads = [head for head in map(read_head, items) if head.call_id and not head.is_server_run]
+    answered = {head.call_id for head in heads if head.is_result}
+    called = {head.call_id for head in heads if not head.is_result}
+    stored = {call for piece in tail if not piece.sent for call in piece.calls}
+    shown = {call for piece in tail if piece.sent for call in (*piece.calls, piece.answers)}
+    if (called ^ answered) - (shown - stored):
+        raise BrokenPrompt("a call without its result, or a result without its call")
 
 
 def _join_texts(block_json: bytes, hint_json: bytes) -> bytes:
