@@ -46,6 +46,7 @@ TESTS_OF_SEVERAL_MODULES = {
     "testing/test_examples.py": "the example in the docstring of om_proxy.testing",
     "cli/demo/test_one_ledger.py": "the demo's sums in five places, beside what was sent",
     "wire/apis/test_bounds.py": "how much a body may make any module of the room do",
+    "wire/apis/test_invariants.py": "what holds of the prompts of each API, with messages that came by any",
     "test_citations.py": "what code and tests cite of docs/contributing",
     "test_cut_off_answers.py": "what becomes of a cut-off memory answer, from the agents to the store",
     "test_examples.py": "examples/",
