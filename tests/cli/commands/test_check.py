@@ -116,7 +116,8 @@ def test_check_of_a_store_whose_package_is_not_installed(
     extra: str,
 ) -> None:
     """One line says how to install it, as the server's refusal to start does; the status is 3."""
-    hide_package(monkeypatch, package, "om_proxy.storage.encryption.master_keys")
+    rooms = ("om_proxy.storage.postgres", "om_proxy.storage.redis")
+    hide_package(monkeypatch, package, "om_proxy.storage.encryption.master_keys", *rooms)
     key = f", encryption_key: {'00' * 32}" if setting == "keys_url" else ""
     (tmp_path / "x.yaml").write_text(f"storage: {{{setting}: '{url}'{key}}}\n")
     if extra == "encryption":

@@ -158,7 +158,7 @@ async def test_uploads_leave_half_of_the_places(tmp_path: Path) -> None:
         assert (await ask(f.site.port, chat_body("hi"))).status == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/moderations"])
 async def test_what_is_there_whole_is_no_upload(tmp_path: Path, path: str) -> None:
     """However many stop short, on the same route too; the model server has seen nothing of one that
     was refused."""

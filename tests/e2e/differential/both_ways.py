@@ -235,7 +235,7 @@ def arrived(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
 
 def without_receipt(exchange: Exchange, headers: Headers) -> Headers:
     """Only the intercepted route has a receipt: on any other it is a difference."""
-    return [item for item in headers if not (exchange.is_chat and item[0].startswith(b"x-om-"))]
+    return [item for item in headers if not (exchange.is_turn and item[0].startswith(b"x-om-"))]
 
 
 def _closes(exchange: Exchange) -> bool:

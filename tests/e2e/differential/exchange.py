@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from om_proxy.app.router import TURN_PATHS
 from tests.support.upstream_server import Call, Script, chunk
 
 JSON = b"Content-Type: application/json"
@@ -106,10 +107,10 @@ class Exchange:
         return self.body if self.pieces is None else b"".join(self.pieces)
 
     @property
-    def is_chat(self) -> bool:
+    def is_turn(self) -> bool:
         """Whether it goes the intercepted way."""
-        path = self.target.partition("?")[0]
-        return self.method == "POST" and path in ("/v1/chat/completions", "/chat/completions")
+        path = self.target.partition("?")[0].encode("latin-1")
+        return self.method == "POST" and path in TURN_PATHS
 
     def wire(self, host: bytes, target: str) -> bytes:
         """The request's bytes."""

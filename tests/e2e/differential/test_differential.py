@@ -65,11 +65,11 @@ async def test_how_many() -> None:
 
 @each([*CHAT_EXCHANGES, *REPLY_EXCHANGES, *ROUTE_EXCHANGES])
 async def test_without_a_thread(site: ProxyUnderTest, exchange: Exchange) -> None:
-    """Nobody can tell that there is a proxy, the receipt of the chat route aside."""
+    """Nobody can tell that there is a proxy, the receipt of the routes with memory aside."""
     assert differences(await both_ways(site, exchange)) == []
 
 
-@each([exchange for exchange in ROUTE_EXCHANGES if not exchange.is_chat])
+@each([exchange for exchange in ROUTE_EXCHANGES if not exchange.is_turn])
 async def test_other_routes_with_a_thread(remembering: ProxyUnderTest, exchange: Exchange) -> None:
     """Headers that name a thread change nothing where there is no memory, and stay here; the
     receipt says that there is none."""
@@ -87,7 +87,7 @@ async def test_other_routes_with_a_thread(remembering: ProxyUnderTest, exchange:
     [
         *CHAT_EXCHANGES,
         *REPLY_EXCHANGES,
-        *(exchange for exchange in ROUTE_EXCHANGES if exchange.is_chat),
+        *(exchange for exchange in ROUTE_EXCHANGES if exchange.is_turn),
     ]
 )
 async def test_a_first_turn(remembering: ProxyUnderTest, exchange: Exchange) -> None:

@@ -346,8 +346,8 @@ OTHERS = (
     # what is remembered by tenant
     Mutant(
         _POLICY,
-        "key = (model, resource, upstream.name, credential, query, members)",
-        "key = (model, resource, upstream.name, query, members)",
+        "key = (model, resource, upstream.name, credential, query, members, api)",
+        "key = (model, resource, upstream.name, query, members, api)",
     ),
     Mutant(
         "proxy", "fingerprint_key(self.secret, key.tenant)", 'fingerprint_key(self._secret, "")'
