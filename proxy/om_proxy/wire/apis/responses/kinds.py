@@ -4,13 +4,13 @@ agent makes."""
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from om_proxy.common.reasons import Reason
 from om_proxy.wire.apis.api import TURN, Kind, Request
+from om_proxy.wire.apis.json_text import parse_object
 from om_proxy.wire.apis.responses.items import COMPACTION_TYPES, REFERENCE_TYPE, read_head
 from om_proxy.wire.apis.responses.request import InputUnits, read_units
 
@@ -19,7 +19,6 @@ Headers = Sequence[tuple[bytes, bytes]]  # names in lower case
 SIDE_REQUEST_HEADERS = (b"x-openai-memgen-request", b"x-codex-guardian")
 
 _NULL = Raw(b"null")
-_object = msgspec.json.Decoder(dict[str, Any])
 
 
 class _State(msgspec.Struct):
@@ -51,7 +50,7 @@ def classify(request: Request, headers: Headers) -> Kind:
 
 def _find_side_request(headers: dict[bytes, bytes]) -> Reason | None:
     metadata = headers.get(b"x-codex-turn-metadata")
-    kind = _read_object(metadata).get("request_kind", "turn") if metadata else "turn"
+    kind = (parse_object(metadata or b"") or {}).get("request_kind", "turn")
     is_side = kind != "turn" or any(name in headers for name in SIDE_REQUEST_HEADERS)
     return Reason.SIDE_REQUEST if is_side else None
 
@@ -82,11 +81,3 @@ def _read_suffix(headers: dict[bytes, bytes]) -> str:
     if b"x-codex-parent-thread-id" not in headers:
         return ""
     return headers.get(b"thread-id", b"").decode("latin-1")
-
-
-def _read_object(text: bytes) -> dict[str, Any]:
-    try:
-        read: dict[str, Any] = _object.decode(text)
-    except ValueError:
-        return {}
-    return read

@@ -1,7 +1,6 @@
 """Read a unit as the chat message that says the same.
 
-What a server ran itself is told to the observer, and is no part of the chat message: clients drop it
-from one request to the next.
+What a server ran itself is a remark: clients drop it, so no fingerprint holds it.
 """
 
 from __future__ import annotations
@@ -10,12 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec.structs import asdict
 
-from om_proxy.memory.message_view import Part
 from om_proxy.memory.model import Item
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.chat.chat_message import ChatMessage, ChatPart, build_item, view_parsed
+from om_proxy.wire.apis.chat.chat_message import ChatMessage, Remark, build_item, view_parsed
 from om_proxy.wire.apis.json_text import parse_lax, write_canonical
 from om_proxy.wire.apis.responses.items import MARKS, SERVER_TOOLS, select_head
 
@@ -33,35 +30,22 @@ Message = dict[str, Any]
 _items = msgspec.json.Decoder(list[dict[str, Any]])
 
 
-class StepView(ChatMessage, frozen=True):
-    """A unit, with the tools that the server ran in it."""
-
-    told: tuple[ChatPart, ...] = ()
-
-    @property
-    def has_list(self) -> bool:
-        return bool(self.told) or isinstance(self.content, list)
-
-    def parts(self) -> Sequence[str | Part]:
-        return (*ChatMessage.parts(self), *self.told)
-
-
 def read_chat_message(raw: bytes) -> Message:
     """Return the chat message that says the same as a unit. Raise Unreadable."""
     return _read_message(_read_items(raw))
 
 
-def view_message(raw: bytes) -> StepView | None:
+def view_message(raw: bytes) -> ChatMessage | None:
     """Return a view of a unit; None if a strict parser refuses it."""
     try:
-        return _view_items(_items.decode(raw))
+        return view_parsed(_read_message(_items.decode(raw)))
     except (ValueError, RecursionError):
         return None
 
 
 def read_item(raw: bytes, key: bytes) -> Item:
     """Return a unit as the memory stores it. Raise Unreadable if it is none."""
-    return build_item(raw, _view_items(_read_items(raw)), key, "responses")
+    return build_item(raw, view_parsed(read_chat_message(raw)), key, "responses")
 
 
 def _read_items(raw: bytes) -> list[dict[str, Any]]:
@@ -70,20 +54,14 @@ def _read_items(raw: bytes) -> list[dict[str, Any]]:
         items = _items.decode(raw)
     except (ValueError, RecursionError):
         items = (parse_lax(b'{"items":' + raw + b"}") or {}).get("items")
-    if not items or not isinstance(items, list) or not isinstance(items[0], dict):
+    if not isinstance(items, list) or not isinstance(next(iter(items), None), dict):
         raise Unreadable("no list of items")
     return [item for item in items if isinstance(item, dict)]
 
 
-def _view_items(items: Sequence[Mapping[str, Any]]) -> StepView:
+def _read_message(items: Sequence[Mapping[str, Any]]) -> Message:
     if not items:
         raise Unreadable("no items")
-    view = view_parsed(_read_message(items))
-    told = tuple(_list_told(items)) if view.role == "assistant" else ()
-    return StepView(**asdict(view), told=told)
-
-
-def _read_message(items: Sequence[Mapping[str, Any]]) -> Message:
     item = items[0]
     head = select_head(item)
     if head.is_model_made:
@@ -103,10 +81,11 @@ def _read_step(items: Sequence[Mapping[str, Any]]) -> Message:
     parts = [part for item in spoken for part in _list_parts(item.get("content"))]
     refusals = [part["refusal"] for part in parts if isinstance(part.get("refusal"), str)]
     said = [part for part in parts if not isinstance(part.get("refusal"), str)]
-    if len(said) == 1 and said[0].get("type") == "text":
+    remarks = list(_list_remarks(items))
+    if len(said) == 1 and said[0].get("type") == "text" and not remarks:
         message["content"] = said[0]["text"]
-    elif said:
-        message["content"] = said
+    elif said or remarks:
+        message["content"] = [*said, *remarks]
     if refusals:
         message["refusal"] = "\n".join(refusals)
     if calls := [call for item in items if (call := _read_call(item))]:
@@ -196,11 +175,11 @@ def _read_image(part: Mapping[str, Any]) -> Message:
     return {"type": "image_url", "image_url": {"url": url, **more}}
 
 
-def _list_told(items: Sequence[Mapping[str, Any]]) -> Iterator[ChatPart]:
+def _list_remarks(items: Sequence[Mapping[str, Any]]) -> Iterator[Remark]:
     """List what the server ran, each as a short text."""
     for item in items:
         head = select_head(item)
         kind = head.kind
         if kind in SERVER_TOOLS or head.is_server_run or head.is_result or kind == "program":
             text = _write_rest(item, UNTOLD_MEMBERS)[:MAX_TOLD_CHARS]
-            yield ChatPart({"type": kind, "text": f"[{kind}: {text}]"})
+            yield Remark(type="text", text=f"[{kind}: {text}]")
