@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.wire.apis.responses.stream_end import EventEndFinder, find_first_word
+from om_proxy.wire.apis.responses.stream_end import ResponseEndFinder, find_first_word
 
 BEGINNING = (
     b'event: response.created\ndata: {"type":"response.created"}\n\n'
@@ -23,7 +23,7 @@ ENDS = [
 
 def find(stream: bytes, size: int) -> tuple[int | None, int]:
     """Return the offset of the last bytes in their chunk, and of this chunk."""
-    finder = EventEndFinder()
+    finder = ResponseEndFinder()
     for at in range(0, len(stream), size):
         offset = finder.feed(stream[at : at + size])
         if offset is not None:

@@ -10,7 +10,7 @@ from om_proxy.wire.apis.responses.kinds import classify
 from om_proxy.wire.apis.responses.layout import rewrite_body
 from om_proxy.wire.apis.responses.questions import write_question
 from om_proxy.wire.apis.responses.reply import ResponseReader
-from om_proxy.wire.apis.responses.stream_end import EventEndFinder, find_first_word
+from om_proxy.wire.apis.responses.stream_end import ResponseEndFinder, find_first_word
 from om_proxy.wire.apis.split import Split
 
 
@@ -34,7 +34,7 @@ class ResponsesApi:
     write_question = staticmethod(write_question)
     asking_text = staticmethod(request.asking_text)
     create_reply_reader = ResponseReader
-    create_end_finder = EventEndFinder
+    create_end_finder = ResponseEndFinder
     find_first_word = staticmethod(find_first_word)
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
