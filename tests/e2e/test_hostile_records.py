@@ -103,8 +103,9 @@ async def make_records() -> list[dict[str, Any]]:
         log = replace(whole.memory.log, pins=pins, pins_version=1)
         await store.commit(whole.memory, replace(whole.memory, log=log, **own))
         records = [json.loads(line) for line in await export(store)]
-        for record in records:  # an export leaves chat's name out
-            record |= {"api": "chat"} if record["om"] == "message" else {}
+        for record in records:
+            if record["om"] == "message":
+                record["api"] = "chat"  # which an export leaves out
         return records
     finally:
         await store.close()

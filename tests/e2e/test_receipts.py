@@ -62,7 +62,7 @@ async def test_off_raw_applied(tmp_path: Path) -> None:
         assert read_reason(await site.ask(chat_body("### Task: title"), T)) == "off/side-request"
         assert read_reason(await site.ask(chat_body(), T)) == "off/no-messages"
         assert read_reason(await site.ask(b"hi", T)) == "off/unreadable"
-        assert read_reason(await site.ask(chat_body("hi"), T, path="/v1/responses")) == "off/route"
+        assert read_reason(await site.ask(chat_body("hi"), T, path="/v1/embeddings")) == "off/route"
         got = await site.ask(chat_body("hi"), T)
         assert read_reason(got) == "raw"
         receipt = {
@@ -451,6 +451,41 @@ async def test_the_database_is_locked_while_serving(
         db.close()
         await site.app.background.wait_idle()
         assert await live(site) == 4
+
+
+# ── the other APIs ────────────────────────────────────────────────────────────────────────────────
+
+HISTORY = b'[{"type":"message","role":"user","content":"hi"}]'
+SAID = b'{"model":"m","max_tokens":9,"messages":[{"role":"user","content":"hi"}]'
+CLAUDE_CODE = b"X-Claude-Code-Session-Id: s"
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "reason"),
+    [
+        ("/v1/responses", b'{"input":%b}' % HISTORY, (), "raw"),
+        (
+            "/v1/responses",
+            b'{"previous_response_id":"resp_1","input":"hi"}',
+            (),
+            "off/server-state",
+        ),
+        ("/v1/responses", b'{"background":true,"input":"hi"}', (), "off/background"),
+        ("/v1/responses", b'{"input":[{"type":"compaction_trigger"}]}', (), "off/compaction"),
+        ("/v1/responses", b'{"input":"hi"}', (b"Originator: codex_cli_rs",), "raw/coding-agent"),
+        ("/v1/messages", SAID + b"}", (), "raw"),
+        ("/v1/messages", SAID + b',"compaction":{}}', (), "off/compaction"),
+        ("/v1/messages", SAID + b"}", (CLAUDE_CODE,), "off/side-request"),
+        ("/v1/messages", SAID + b',"context_management":{}}', (CLAUDE_CODE,), "raw/coding-agent"),
+    ],
+)
+async def test_other_apis(
+    tmp_path: Path, path: str, body: bytes, headers: tuple[bytes, ...], reason: str
+) -> None:
+    """Whatever the receipt says, the model server gets the client's bytes."""
+    async with run_with_raw_upstream(tmp_path) as site:
+        assert read_reason(await site.ask(body, T, *headers, path=path)) == reason
+        assert site.seen.body == body
 
 
 # ── the list ──────────────────────────────────────────────────────────────────────────────────────
