@@ -192,6 +192,7 @@ class Api(Protocol):
     @property
     def recall(self) -> RecallApi | None:
         """The half of the API that offers look-ups; None: it has none."""
+        return None
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         """Split a request into messages. Raise Unreadable.
@@ -219,8 +220,9 @@ class Api(Protocol):
 
     def write_plain_body(self, request: Request, body: bytes) -> bytes | None:
         """Return the prompt `body` with messages of role, text, tool calls and ids alone, in place of
-        those that the request does not hold itself. None: nothing would change, or the body cannot
-        be read."""
+        those that the request does not hold itself. None: nothing would change, as with an API whose
+        servers take the same forms, or the body cannot be read."""
+        return None
 
     def has_pictures(self, body: bytes) -> bool:
         """Return whether a message of the request shows a picture, as far as its bytes tell."""
@@ -252,6 +254,7 @@ class Api(Protocol):
     def find_first_word(self) -> FindFirstWord | None:
         """The function for the streams of an API that tell failures behind their first events; None:
         this one answers with an error's status instead."""
+        return None
 
 
 def require_recall(request: Request) -> RecallApi:

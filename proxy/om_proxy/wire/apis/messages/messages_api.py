@@ -4,7 +4,7 @@ no look-ups."""
 from __future__ import annotations
 
 from om_proxy.common.apis import ApiName
-from om_proxy.wire.apis.api import Api, RecallApi, Request
+from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.apis.chat.chat_request import asking_text
 from om_proxy.wire.apis.messages import messages_request, reading
 from om_proxy.wire.apis.messages.kinds import classify
@@ -15,14 +15,10 @@ from om_proxy.wire.apis.messages.stream_end import TurnEndFinder
 from om_proxy.wire.apis.split import Split
 
 
-class MessagesApi:
+class MessagesApi(Api):
     """The functions of this room, under the names of `Api`."""
 
     name: ApiName = "messages"
-
-    @property
-    def recall(self) -> RecallApi | None:
-        return None
 
     build_split = staticmethod(messages_request.build_split)
     rewrite_body = staticmethod(rewrite_body)
@@ -36,15 +32,9 @@ class MessagesApi:
     asking_text = staticmethod(asking_text)
     create_reply_reader = MessagesReplyReader
     create_end_finder = TurnEndFinder
-    find_first_word = None
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         return messages_request.parse_request(self, body, known_split)
-
-    @staticmethod
-    def write_plain_body(request: Request, body: bytes) -> bytes | None:
-        """Return None: all servers of this API take the same forms."""
-        return None
 
 
 MESSAGES: Api = MessagesApi()

@@ -4,7 +4,7 @@ look-ups."""
 from __future__ import annotations
 
 from om_proxy.common.apis import ApiName
-from om_proxy.wire.apis.api import Api, RecallApi, Request
+from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.apis.responses import reading, request
 from om_proxy.wire.apis.responses.kinds import classify
 from om_proxy.wire.apis.responses.layout import rewrite_body
@@ -14,14 +14,10 @@ from om_proxy.wire.apis.responses.stream_end import ResponseEndFinder, find_firs
 from om_proxy.wire.apis.split import Split
 
 
-class ResponsesApi:
+class ResponsesApi(Api):
     """The functions of this room, under the names of `Api`."""
 
     name: ApiName = "responses"
-
-    @property
-    def recall(self) -> RecallApi | None:
-        return None
 
     build_split = staticmethod(request.build_request_split)
     rewrite_body = staticmethod(rewrite_body)
@@ -39,11 +35,6 @@ class ResponsesApi:
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         return request.parse_request(self, body, known_split)
-
-    @staticmethod
-    def write_plain_body(request: Request, body: bytes) -> bytes | None:
-        """Return None: stored items are in the form of a request already."""
-        return None
 
 
 RESPONSES: Api = ResponsesApi()
