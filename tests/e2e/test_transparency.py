@@ -189,7 +189,7 @@ OTHERS = [
     ("GET", "/v1/chat/completions/chatcmpl-1/messages", b""),
     ("DELETE", "/v1/files/a%20b", b""),
     ("POST", "/v1/embeddings", b'{"input" : "\\u00e9", "dimensions":1.0}'),
-    ("POST", "/v1/responses", b'{"model":"m","input":"hi","store":false}'),
+    ("POST", "/v1/completions", b'{"model":"m","input":"hi","store":false}'),
     (
         "POST",
         "/v1/audio/transcriptions",
