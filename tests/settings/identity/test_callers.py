@@ -7,7 +7,16 @@ from om_proxy.settings.identity import callers
 from om_proxy.settings.identity.callers import identify
 from om_proxy.settings.identity.identity_rules import IdentityRules
 from om_proxy.settings.identity.tenants import LOCAL_TENANT
-from tests.settings.identity.examples import CHOOSING, RULES, SECRET, headers, tenant_of
+from tests.settings.identity.examples import (
+    CHOOSING,
+    NOW,
+    RULES,
+    SECRET,
+    SIGNED,
+    headers,
+    tenant_of,
+    token,
+)
 
 
 def test_thread_and_resource_name_the_memory() -> None:
@@ -112,6 +121,15 @@ def test_whether_a_resource_was_named(sent: dict[str, str], named: bool) -> None
     """A named resource is distinguished from one that merely stands in for the thread, even if the
     words are equal."""
     assert identify(headers(x_om_thread="r", **sent), RULES, SECRET).has_named_resource == named
+
+
+@pytest.mark.parametrize(("thread", "reason"), [("t", "no-thread"), (None, None)])
+def test_a_token_for_one_thread_is_for_no_sub_agent(thread: str | None, reason: str | None) -> None:
+    """`t/a` may be a conversation of its own: a caller names the agent as it likes."""
+    sent = headers(x_om_token=token(thread=thread), x_om_thread="t")
+    caller = identify(sent, SIGNED, SECRET, NOW).name_sub_agent("a")
+    assert caller.reason == reason
+    assert caller.reason or (caller.key and caller.key.thread == "t/a")
 
 
 def test_long_headers_are_not_cached() -> None:

@@ -84,11 +84,11 @@ class Caller:
 
     def name_sub_agent(self, agent: str) -> Caller:
         """Return the caller of a request of this agent, which has a thread of its own beside that of
-        the agent that it works for."""
+        the agent that it works for. A token for one thread is for no other."""
         assert self.key is not None  # a request with a thread
         key = self.key
         thread = normalize_name(f"{key.thread}/{agent}")
-        if not thread:
+        if not thread or self.is_for_one_thread:
             return self.without_memory(Reason.NO_THREAD)
         resource = key.resource if self.has_named_resource else thread
         return replace(self, key=Key(key.tenant, resource, thread))
