@@ -24,6 +24,9 @@ from tests.wire.apis.messages.test_layout import (
     write,
 )
 
+THOUGHT = {"type": "thinking", "thinking": "hm", "signature": "s"}
+A_CITING = said("assistant", text("a") | {"citations": None})
+
 
 def test_a_message_that_is_whole_is_sent_as_it_came() -> None:
     raws = [
@@ -75,6 +78,20 @@ def test_of_a_message_in_part_each_block_keeps_its_bytes() -> None:
         ),
         # empty texts, which this API's models write and refuse
         ([R], [Q, said("assistant", text(""), text("a")), said("assistant"), 0], [Q, A, R]),
+        (
+            [R],
+            [Q, said("assistant", text(" \n"), text("a") | {"citations": None}), 0],
+            [Q, A_CITING, R],
+        ),
+        ([R], [Q, said("assistant", text("") | {"citations": None}), 0], [Q, R]),
+        # thoughts that nothing follows, of a reply that was too long: refused, too
+        ([R], [Q, said("assistant", THOUGHT), 0], [Q, R]),
+        ([R], [Q, said("assistant", text("a"), THOUGHT, text("")), 0], [Q, A, R]),
+        (
+            [R],
+            [Q, said("assistant", THOUGHT, text("a")), 0],
+            [Q, said("assistant", THOUGHT, text("a")), R],
+        ),
         # chat messages
         (
             [R],

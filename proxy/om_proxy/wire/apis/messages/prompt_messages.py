@@ -21,7 +21,8 @@ from om_proxy.wire.apis.messages.reading import list_blocks
 from om_proxy.wire.apis.messages.writing import write_chat_message, write_value
 from om_proxy.wire.apis.units import Units
 
-EMPTY_TEXT = {"type": "text", "text": ""}
+# a message must not end in one of them; the first is that of a text without words
+UNFOLLOWED_KINDS = frozenset({"", "thinking", "redacted_thinking"})
 
 
 class PromptUnit(Struct, frozen=True):
@@ -110,12 +111,20 @@ def read_units(tail: Sequence[Piece], sent: Units, *, has_tools: bool) -> Iterat
             yield unit
 
 
-def _list_stored_blocks(raw: bytes) -> Iterator[bytes]:
-    """List the blocks but empty texts, which this API refuses, though its models write some. An
-    imported one may have marks."""
-    for block in map(remove_marks, (block for unit in cut_element(raw) for block in unit)):
-        if b'""' not in block or parse_object(block) != EMPTY_TEXT:
-            yield block
+def _list_stored_blocks(raw: bytes) -> list[bytes]:
+    """List the blocks but those that this API refuses, though its models write some: texts without
+    words, and thoughts that nothing follows. An imported block may have marks."""
+    blocks = [remove_marks(block) for unit in cut_element(raw) for block in unit]
+    kinds = [_read_kind(block) for block in blocks]
+    last = max((i for i, kind in enumerate(kinds) if kind not in UNFOLLOWED_KINDS), default=-1)
+    return [block for block, kind in zip(blocks[: last + 1], kinds, strict=False) if kind]
+
+
+def _read_kind(block: bytes) -> str:
+    """Return the type of a block; empty for a text without words."""
+    read = parse_object(block) or {}
+    kind = str(read.get("type"))
+    return "" if kind == "text" and not str(read.get("text") or "").strip() else kind
 
 
 def check_steps(messages: Sequence[PromptMessage], sent: Units) -> None:
