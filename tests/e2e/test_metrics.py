@@ -85,15 +85,21 @@ async def test_each_request_counts_once(tmp_path: Path) -> None:
             headers={"authorization": "Bearer a", "x-api-key": "b", "x-om-thread": "t"},
         )
         assert refused.status_code == 400
-        await run.http.post(f"{run.base}/v1/responses", json={}, headers={"x-om-thread": "t"})
+        await run.http.post(f"{run.base}/v1/embeddings", json={}, headers={"x-om-thread": "t"})
         samples = await read_until(run.http, run.base, lambda found: sum_requests(found) >= 5)
         assert {
             name: value for name, value in samples.items() if name[0] == "om_requests_total"
         } == {
-            ("om_requests_total", "reason=", "status=raw", "upstream=scripted"): 2,
-            ("om_requests_total", "reason=no-thread", "status=off", "upstream=scripted"): 1,
-            ("om_requests_total", "reason=refused", "status=off", "upstream="): 1,
-            ("om_requests_total", "reason=route", "status=off", "upstream="): 1,
+            ("om_requests_total", "api=chat", "reason=", "status=raw", "upstream=scripted"): 2,
+            (
+                "om_requests_total",
+                "api=chat",
+                "reason=no-thread",
+                "status=off",
+                "upstream=scripted",
+            ): 1,
+            ("om_requests_total", "api=chat", "reason=refused", "status=off", "upstream="): 1,
+            ("om_requests_total", "api=chat", "reason=route", "status=off", "upstream="): 1,
         }
         assert samples["om_failures_total", "cause=refused"] == 1
         assert samples["om_store_seconds_count", "op=commit", "outcome=done"] >= 1

@@ -73,7 +73,7 @@ OTHERS = [
     ("GET", "/v1/models", b"", "/v1/models"),
     ("GET", "/models?limit=2", b"", "/v1/models?limit=2"),
     ("DELETE", "/v1/files/a%20b", b"", "/v1/files/a%20b"),
-    ("POST", "/v1/responses", b'{"input" : "hi"}', "/v1/responses"),
+    ("POST", "/v1/embeddings", b'{"input" : "hi"}', "/v1/embeddings"),
     ("POST", "/v1/t/x/r", b"{}", "/v1/t/x/r"),
 ]
 

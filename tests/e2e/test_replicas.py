@@ -211,7 +211,7 @@ async def send_of_each_kind(replicas: Replicas, number: int) -> None:
     )
     assert refused.status_code == 400
     await replicas.send(
-        "/v1/responses", json={}, headers={"x-om-thread": thread}, counts_as=("off", "route")
+        "/v1/embeddings", json={}, headers={"x-om-thread": thread}, counts_as=("off", "route")
     )
 
 

@@ -29,11 +29,13 @@ def said(line: dict[str, Any]) -> tuple[object, ...]:
     return tuple(line[name] for name in ("status", "memory", "reason", "route", "end"))
 
 
+ADVICE = (
+    "this route has no memory; have the client post to /v1/chat/completions or /v1/responses or "
+    "/v1/messages (docs/clients)"
+)
 KNOWN_ROUTES = [
-    ("POST", "/v1/responses", "/v1/responses"),
-    ("POST", "/responses", "/v1/responses"),
     ("GET", "/v1/responses/resp_123", "/v1/responses"),
-    ("POST", "/v1/messages?beta=true", "/v1/messages"),
+    ("POST", "/v1/messages/batches", "/v1/messages"),
     ("POST", "/v1/embeddings", "/v1/embeddings"),
     ("GET", "/v1/chat/completions", "/v1/chat"),
     ("POST", "/v1/secret-route", "other"),
@@ -64,10 +66,37 @@ async def test_every_route_says_that_memory_is_off(
     turns, warned = events(out, "turn"), events(out, "memory.unreached")
     assert [said(line) for line in turns] == [(207, "off", "route", route, "complete")] * 2
     assert [(line["level"], line["route"], line["advice"]) for line in warned] == [
-        ("warning", route, unreached.ROUTE_ADVICE)
+        ("warning", route, ADVICE)
     ]
     assert len(turns[0]["thread"]) == len(warned[0]["client"]) == 16
     assert not [canary for canary in CANARIES if canary in out.text]
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/responses/compact", "/responses/input_tokens", "/v1/messages/count_tokens"]
+)
+async def test_what_clients_of_an_api_ask_beside_warns_of_nothing(
+    tmp_path: Path, path: str
+) -> None:
+    with collect_log_lines() as out:
+        async with run_with_raw_upstream(tmp_path) as site:
+            got = await site.ask(b'{ "model":"m" }', T, path=path)
+            assert (read_reason(got), site.seen.body) == ("off/route", b'{ "model":"m" }')
+    (turn,) = events(out, "turn")
+    assert (turn["route"], turn["api"]) == (
+        "/v1/" + path.removeprefix("/v1").strip("/"),
+        "messages" if "messages" in path else "responses",
+    )
+    assert not events(out, "memory.unreached")
+
+
+async def test_an_api_that_is_left_out_is_told_where_memory_is(tmp_path: Path) -> None:
+    with collect_log_lines() as out:
+        async with run_with_raw_upstream(tmp_path, "identity: {apis: [chat]}") as site:
+            assert read_reason(await site.ask(b"{}", T, path="/v1/responses")) == "off/route"
+    (warned,) = events(out, "memory.unreached")
+    assert (warned["route"], "responses" in warned["advice"]) == ("/v1/responses", False)
+    assert "/v1/chat/completions" in warned["advice"]
 
 
 async def test_the_label_is_the_thread_s(tmp_path: Path) -> None:
@@ -75,7 +104,7 @@ async def test_the_label_is_the_thread_s(tmp_path: Path) -> None:
     with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             await site.ask(chat_body("hi"), T)
-            await site.ask(b"{}", T, path="/v1/responses")
+            await site.ask(b"{}", T, path="/v1/embeddings")
     assert len(out.threads("turn")["turn"]) == 1
 
 
@@ -92,7 +121,7 @@ async def test_each_client_is_warned_of_once(tmp_path: Path) -> None:
                         b"Agent-Words/1.0",
                     ):
                         more = (b"Authorization: Bearer " + key, b"User-Agent: " + agent)
-                        await site.ask(b"{}", T, *more, path="/v1/responses")
+                        await site.ask(b"{}", T, *more, path="/v1/embeddings")
     warned = [(line["client"], line["program"]) for line in events(out, "memory.unreached")]
     assert len(warned) == len(set(warned)) == 6
     assert {program for _, program in warned} == {"codex", "openai/python", "other"}
@@ -107,7 +136,7 @@ async def test_what_is_remembered_of_clients_is_bounded(
     with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             for key in (b"a", b"b", b"a", b"c", b"a", b"b"):
-                await site.ask(b"{}", T, b"x-api-key: " + key, path="/v1/responses")
+                await site.ask(b"{}", T, b"x-api-key: " + key, path="/v1/embeddings")
             assert len(site.app.unreached._warned) == 2
     assert len(events(out, "memory.unreached")) == 4  # a, b, c, and b again
 
@@ -127,7 +156,7 @@ async def test_what_is_remembered_of_clients_is_bounded(
 async def test_however_the_thread_is_named(tmp_path: Path, named: bytes) -> None:
     """Told all the same, and passed on."""
     async with run_with_raw_upstream(tmp_path) as site:
-        got = await site.ask(b"{}", named, path="/v1/responses")
+        got = await site.ask(b"{}", named, path="/v1/embeddings")
         assert (got.status, read_reason(got)) == (200, "off/route")
 
 
@@ -145,7 +174,7 @@ async def test_without_a_thread_nothing_is_told(tmp_path: Path, named: bytes) ->
     """No receipt, no line."""
     with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
-            got = await site.ask(b"{}", named, path="/v1/responses")
+            got = await site.ask(b"{}", named, path="/v1/embeddings")
             assert read_reason(got) == ""
     assert not events(out, "turn")
 
@@ -158,15 +187,17 @@ async def test_refusals_are_told_too(tmp_path: Path) -> None:
     with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path, KEYS, base_url="http://127.0.0.1:9/v1") as site:
             refused = [
-                await site.ask(b"{}", T, path="/v1/responses"),
-                await site.ask(b"{}", T, bearer, path="/v1//responses"),
+                await site.ask(b"{}", T, path="/v1/embeddings"),
+                await site.ask(b"{}", T, bearer, path="/v1//embeddings"),
                 await site.ask(b"", T, bearer, *websocket, method="GET", path="/v1/responses"),
-                await site.ask(b"{}", T, bearer, path="/v1/responses"),
+                await site.ask(b"{}", T, bearer, path="/v1/embeddings"),
             ]
     assert [(got.status, read_reason(got)) for got in refused] == [
         (code, "off/route") for code in (401, 400, 426, 502)
     ]
     ends = [line["end"] for line in events(out, "turn")]
+    # who is told to post comes again with memory
+    assert {line["route"] for line in events(out, "memory.unreached")} == {"/v1/embeddings"}
     assert ends == ["om_unauthorized", "om_bad_path", "om_unsupported", "om_upstream_unreachable"]
     assert not [canary for canary in CANARIES if canary in out.text]
 
@@ -180,7 +211,7 @@ async def test_an_answer_that_breaks_off(tmp_path: Path) -> None:
 
     with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
-            got = await site.ask(b"{}", T, path="/v1/responses", script=script)
+            got = await site.ask(b"{}", T, path="/v1/embeddings", script=script)
             assert (got.body, got.whole) == (b"half", False)
     assert [said(line)[-1] for line in events(out, "turn")] == ["truncated"]
 
@@ -202,7 +233,7 @@ async def test_another_s_receipt_does_not_reach_the_client(tmp_path: Path) -> No
     """On no route (docs/contributing/http.md#replies)."""
     script = script_answer(b"{}", b"X-OM-Status: applied", b"x-om-thread: theirs", b"X-OM-New: 1")
     async with run_with_raw_upstream(tmp_path) as site:
-        for path, status in (("/v1/chat/completions", b"raw"), ("/v1/responses", b"off")):
+        for path, status in (("/v1/chat/completions", b"raw"), ("/v1/embeddings", b"off")):
             got = await site.ask(chat_body("hi"), T, path=path, script=script)
             assert (got.header(b"x-om-status"), got.header(b"x-om-new")) == ([status], [])
             assert got.header(b"x-om-thread") == [b"secret-thread"]
@@ -215,7 +246,7 @@ async def test_a_stranger_who_invents_credentials(tmp_path: Path) -> None:
     left out is warned then."""
 
     async def ask(client: int) -> None:
-        await site.ask(b"{}", T, b"Authorization: Bearer sk-%d" % client, path="/v1/responses")
+        await site.ask(b"{}", T, b"Authorization: Bearer sk-%d" % client, path="/v1/embeddings")
 
     now, most = 0.0, unreached.MAX_WARNINGS_A_MINUTE
     with collect_log_lines() as out:

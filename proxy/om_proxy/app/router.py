@@ -118,7 +118,7 @@ class Router:
         refusal: OmError | None,
         api: ApiName,
     ) -> None:
-        unreached = self._unreached.find(scope, config)
+        unreached = self._unreached.find(scope, config, api)
         receipt = unreached.base_receipt if unreached else ()
         end = await self._route_and_relay(scope, receive, send, config, refusal, receipt, api)
         if unreached:

@@ -133,7 +133,7 @@ class TurnRoute:
                 raise
         except OmError as exc:
             await responses.send_error(send, exc, NO_MEMORY_RECEIPT, api.name)
-            self._facts.emit(RequestRefused(exc.status, exc.code))
+            self._facts.emit(RequestRefused(exc.status, exc.code, api.name))
             self._facts.emit_refusal(exc)
             return
         except ClientDisconnected:
@@ -378,6 +378,7 @@ class TurnRoute:
             recall_steps=recall.steps if recall else 0,
             later_rounds=len(recall.list_usages()[1:]) if recall else 0,
             observer=turn.opened.context.observer_name if turn else None,
+            api=exchange.api,
         )
         self._facts.emit(ended)
         if exchange.span is not None:

@@ -1,21 +1,25 @@
 """Report a request that names a thread on a route without memory: with a receipt, a log line, and
 one warning for its client and route.
 
-Otherwise a user of the Responses or the Messages API never learns why nothing is remembered
-(docs/contributing/http.md#receipt). A caller that invents a credential for each request counts as a
-new client each time, so the number of warnings in a minute is limited.
+Otherwise a user of embeddings, or of an API that `identity.apis` leaves out, never learns why nothing
+is remembered (docs/contributing/http.md#receipt). What clients ask beside their requests with
+memory, such as how many tokens a prompt has, warns of nothing, nor does a WebSocket in place of a
+post. A caller that invents a credential for each request counts as a new client each time, so the
+number of warnings in a minute is limited.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import structlog
 from starlette.types import Scope
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.bounded_cache import BoundedCache
+from om_proxy.common.errors import HttpInstead
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.passthrough import RequestEnd
@@ -31,7 +35,16 @@ logger = structlog.get_logger("turn")
 # pairs of client and route; above it, the pair that came longest ago may get another warning
 MAX_WARNED_CLIENTS = 1_024
 MAX_WARNINGS_A_MINUTE = 20  # per process; the next warning logged says how many were left out
-ROUTE_ADVICE = "this route has no memory; have the client use /v1/chat/completions (docs/clients)"
+ROUTE_ADVICE = "this route has no memory; have the client post to {paths} (docs/clients)"
+TURN_ROUTES: Mapping[ApiName, str] = {
+    "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+}
+# of these APIs' own clients, about a conversation that has memory all the same
+HELPER_ROUTES = frozenset(
+    ("/v1/responses/compact", "/v1/responses/input_tokens", "/v1/messages/count_tokens")
+)
 # only these words are logged: a path may end in an id, and a User-Agent is free text
 KNOWN_ROUTES = frozenset(
     (
@@ -54,6 +67,8 @@ class Unreached:
     caller: Caller
     route: str
     program: str
+    api: ApiName
+    advice: str
     started: float = field(default_factory=time.perf_counter)
 
     @property
@@ -75,16 +90,24 @@ class UnreachedRequests:
             max_items=MAX_WARNED_CLIENTS
         )
 
-    def find(self, scope: Scope, config: EdgeConfig) -> Unreached | None:
+    def find(self, scope: Scope, config: EdgeConfig, api: ApiName) -> Unreached | None:
         """Return the request as one without memory; None if it names no thread."""
         caller = identify_off_route(scope["headers"], config.identity, self._secret, time.time())
         if caller is None:
             return None
-        return Unreached(caller, _name_route(scope["raw_path"]), _name_program(scope["headers"]))
+        paths = " or ".join(TURN_ROUTES[name] for name in config.settings.identity.apis)
+        return Unreached(
+            caller,
+            _name_route(scope["raw_path"]),
+            _name_program(scope["headers"]),
+            api,
+            ROUTE_ADVICE.format(paths=paths),
+        )
 
     def log_request(self, unreached: Unreached, end: RequestEnd) -> None:
-        """Log the end of the request, as the chat route does."""
-        self._warn_once(unreached)
+        """Log the end of the request, as the routes with memory do."""
+        if unreached.route not in HELPER_ROUTES and end.status != HttpInstead.status:
+            self._warn_once(unreached)
         self._facts.emit(
             UnreachedTurnEnded(
                 unreached.caller.key,
@@ -92,6 +115,7 @@ class UnreachedRequests:
                 unreached.route,
                 end.end,
                 total_ms=(time.perf_counter() - unreached.started) * 1_000,
+                api=unreached.api,
             )
         )
 
@@ -109,18 +133,18 @@ class UnreachedRequests:
             client=client,
             program=unreached.program,
             route=unreached.route,
-            advice=ROUTE_ADVICE,
+            advice=unreached.advice,
             **left_out,
         )
 
 
 def _name_route(raw_path: bytes) -> str:
     """Return the API that a path belongs to, as one of the known words."""
-    for segment in raw_path.split(b"/"):
-        if segment and segment != b"v1":
-            route = segment.decode("latin-1")
-            return f"/v1/{route}" if route in KNOWN_ROUTES else "other"
-    return "other"
+    segments = [part for part in raw_path.decode("latin-1").split("/") if part and part != "v1"]
+    whole = "/v1/" + "/".join(segments)
+    if whole in HELPER_ROUTES:
+        return whole
+    return f"/v1/{segments[0]}" if segments and segments[0] in KNOWN_ROUTES else "other"
 
 
 def _name_program(headers: Sequence[Header]) -> str:

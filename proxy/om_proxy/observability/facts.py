@@ -20,6 +20,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, get_args
 
 from msgspec import Struct
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import CredentialKind, OmError, Unauthorized, raise_site
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.memory.events.parts import NotesChange
@@ -66,7 +67,7 @@ T = TypeVar("T")
 
 
 class TurnEnded(Struct, frozen=True):
-    """A chat request has its answer, or has ended without one."""
+    """A request of an API with memory has its answer, or has ended without one."""
 
     key: Key | None  # None: the request names no thread
     status: int
@@ -86,6 +87,7 @@ class TurnEnded(Struct, frozen=True):
     recall_steps: int = 0
     later_rounds: int = 0  # of the reply, after the first
     observer: str | None = None  # the model that makes notes of this conversation
+    api: ApiName = "chat"
 
 
 class LookUpsMade(Struct, frozen=True):
@@ -97,10 +99,11 @@ class LookUpsMade(Struct, frozen=True):
 
 
 class RequestRefused(Struct, frozen=True):
-    """The proxy has refused a chat request before it was sent anywhere."""
+    """The proxy has refused a request of an API with memory before it was sent anywhere."""
 
     status: int
     error: str  # the code of the error that the client got
+    api: ApiName = "chat"
 
 
 class CredentialRefused(Struct, frozen=True):
@@ -117,6 +120,7 @@ class UnreachedTurnEnded(Struct, frozen=True):
     route: str
     end: str
     total_ms: float
+    api: ApiName = "chat"  # by its path or its headers (common/apis.py)
 
 
 class Bypassed(Struct, frozen=True):

@@ -99,9 +99,19 @@ def call_ended(keys: tuple[Key, ...], **accounts: Account) -> MemoryCallEnded:
 
 def test_a_turn_is_counted() -> None:
     sums = Counting().count(turn(usage=Usage(250, 200, 0, 40)))
-    assert sums[("om_requests_total", "status", "applied", "reason", "", "upstream", "openai")] == (
-        1.0,
-    )
+    assert sums[
+        (
+            "om_requests_total",
+            "status",
+            "applied",
+            "reason",
+            "",
+            "upstream",
+            "openai",
+            "api",
+            "chat",
+        )
+    ] == (1.0,)
     assert sums["om_overhead_seconds", "status", "applied"][:2] == (0.0, 1.0)
     assert sums["om_overhead_seconds", "status", "applied"][-1] == pytest.approx(0.001)
     assert sums["om_upstream_first_byte_seconds", "upstream", "openai"][3] == 1.0
@@ -128,7 +138,9 @@ def test_a_turn_without_memory_needs_no_model() -> None:
         key=None,
         first_byte_s=None,
     )
-    assert counting.values(off) == {("om_requests_total", "off", "no-thread", "openai"): 1.0}
+    assert counting.values(off) == {
+        ("om_requests_total", "off", "no-thread", "openai", "chat"): 1.0
+    }
 
 
 def test_turns_with_tokens_and_without() -> None:
@@ -139,7 +151,7 @@ def test_turns_with_tokens_and_without() -> None:
         turn(**degraded),
         turn(**degraded, tokens_received=None, tokens_sent=None),
     )
-    assert values[("om_requests_total", "degraded", "storage", "openai")] == 3.0
+    assert values[("om_requests_total", "degraded", "storage", "openai", "chat")] == 3.0
     assert values[("om_prompt_tokens_total", "sent", "gpt-4o")] == 300.0
     assert Counting().series.array.copy().startswith(MAGIC)
 
@@ -148,20 +160,20 @@ def test_turns_with_tokens_and_without() -> None:
     ("fact", "values"),
     [
         (
-            UnreachedTurnEnded(KEY, 200, "/v1/responses", "complete", 2.1),
-            {("om_requests_total", "off", "route", ""): 1.0},
+            UnreachedTurnEnded(KEY, 200, "/v1/responses", "complete", 2.1, "responses"),
+            {("om_requests_total", "off", "route", "", "responses"): 1.0},
         ),
         (
-            UnreachedTurnEnded(KEY, 504, "/v1/responses", "om_upstream_timeout", 2.1),
+            UnreachedTurnEnded(KEY, 504, "/v1/responses", "om_upstream_timeout", 2.1, "responses"),
             {
-                ("om_requests_total", "off", "route", ""): 1.0,
+                ("om_requests_total", "off", "route", "", "responses"): 1.0,
                 ("om_failures_total", "upstream-timeout"): 1.0,
             },
         ),
         (
-            RequestRefused(400, "om_bad_header"),
+            RequestRefused(400, "om_bad_header", "messages"),
             {
-                ("om_requests_total", "off", "refused", ""): 1.0,
+                ("om_requests_total", "off", "refused", "", "messages"): 1.0,
                 ("om_failures_total", "refused"): 1.0,
             },
         ),

@@ -34,6 +34,7 @@ TURN = {
     "status": 200,
     "memory": "applied",
     "reason": None,
+    "api": "chat",
     "thread": "kitchen",
     "model": "m",
     "observer": None,
@@ -48,6 +49,7 @@ UNREACHED = {
     "status": 200,
     "memory": "off",
     "reason": "route",
+    "api": "responses",
     "route": "/v1/responses",
     "thread": "kitchen",
     "case": None,
@@ -76,11 +78,11 @@ def line(event: str, level: str, **fields: Any) -> dict[str, Any]:
             line("turn", "warning", **{**TURN, "status": 502, "end": "om_upstream_unreachable"}),
         ),
         (
-            UnreachedTurnEnded(KEY, 200, "/v1/responses", "complete", 2.12),
+            UnreachedTurnEnded(KEY, 200, "/v1/responses", "complete", 2.12, "responses"),
             line("turn", "info", **UNREACHED),
         ),
         (
-            UnreachedTurnEnded(KEY, 504, "/v1/responses", "om_upstream_timeout", 2.12),
+            UnreachedTurnEnded(KEY, 504, "/v1/responses", "om_upstream_timeout", 2.12, "responses"),
             line("turn", "warning", **{**UNREACHED, "status": 504, "end": "om_upstream_timeout"}),
         ),
         (

@@ -67,6 +67,7 @@ def test_a_chat_is_the_clients_child_and_the_servers_parent() -> None:
         "gen_ai.usage.output_tokens": 40,
         "gen_ai.response.time_to_first_chunk": 0.3,
         "http.response.status_code": 200,
+        "om.api": "chat",
         "om.status": "applied",
         "om.tokens_received": 900,
         "om.tokens_sent": 300,

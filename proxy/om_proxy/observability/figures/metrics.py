@@ -43,9 +43,9 @@ class Metric:
 REQUESTS = Metric(
     "om_requests_total",
     "counter",
-    "Chat requests, and requests that name a thread on another route, by the words of their "
-    "receipt. A request that was refused before it was sent has the reason `refused`.",
-    ("status", "reason", "upstream"),
+    "Requests of APIs with memory, and requests that name a thread on another route, by the words of "
+    "their receipt. A request that was refused before it was sent has the reason `refused`.",
+    ("status", "reason", "upstream", "api"),
 )
 OVERHEAD = Metric(
     "om_overhead_seconds",
@@ -285,6 +285,7 @@ LABEL_VALUES = {
     "status": "what memory did with the request: `x-om-status`",
     "reason": "`x-om-reason`; empty without one; `refused` for a request that was sent nowhere",
     "upstream": "the name of the model server in the configuration; empty if none was asked",
+    "api": "of the request: `chat` `responses` `messages`; on routes without memory too",
     "model": "a name of the price table or the configuration, else `other`; at most 200",
     "kind": "of prompts `received` `sent`; of usage `input` `cached` `cache_write` `output`; of "
     "ratios `observation` `reflection`; of credentials `admin` `metrics` `key` (of `auth.keys`) "

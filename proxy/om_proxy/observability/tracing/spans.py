@@ -48,6 +48,7 @@ DELETE_MEMORY = "delete_memory"
 # ours: what memory did with the request, as in the receipt
 MEMORY_STATUS = "om.status"
 MEMORY_REASON = "om.reason"
+API = "om.api"
 TOKENS_RECEIVED = "om.tokens_received"
 TOKENS_SENT = "om.tokens_sent"
 
@@ -205,6 +206,7 @@ def _describe_turn(turn: TurnEnded) -> dict[str, Any]:
     attributes: dict[str, Any] = {
         STATUS_CODE: turn.status,
         MEMORY_STATUS: str(turn.memory),
+        API: turn.api,
     }
     optional = {
         MEMORY_REASON: turn.reason and str(turn.reason),
