@@ -34,6 +34,7 @@ class Reason(StrEnum):
     COMPACTION = "compaction"
     CODING_AGENT = "coding-agent"
     WRITE_ONLY = "write-only"
+    NO_OBSERVER = "no-observer"
     OBSERVER_FAILING = "observer-failing"
     OBSERVER_LATE = "observer-late"
     FORK_NOT_WAITED = "fork-not-waited"

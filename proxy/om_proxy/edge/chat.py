@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import structlog
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.common.errors import BadRequest, Conflict, MemoryAway, OmError, StorageError
@@ -55,6 +56,12 @@ from om_proxy.wire.server.request_body import ClientDisconnected, read_body
 from om_proxy.wire.server.time_limits.deadline import Deadline
 from om_proxy.wire.upstream import Upstream, UpstreamResponse
 
+logger = structlog.get_logger("memory")
+
+NO_OBSERVER_ADVICE = (
+    "a client's credential belongs to a subscription, and no call of memory uses it: set memory.model "
+    "to a model with a key of its own"
+)
 _EVENTS_HEADER = EVENTS_HEADER.encode()
 # How long memory may take before the original goes upstream. Waiting for an observation is not
 # counted.
@@ -98,6 +105,7 @@ class TurnRoute:
         self._tracer = tracer
         self._splits = Splits()
         self._seed = hash_seed(secret)
+        self._has_warned_of_no_observer = False
 
     def hand_over(self, successor: TurnRoute, clock_step_s: float) -> None:
         """Give the turns whose memory was not read to the route of a store that was opened:
@@ -258,8 +266,18 @@ class TurnRoute:
             exchange.comments.begin(exchange.turn.opened)
         exchange.headers = ask_uncompressed(exchange.headers)  # memory reads the reply
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
+        if context.lacks_observer:
+            self._tell_no_observer(exchange)
         if exchange.reason is Reason.WRITE_ONLY:
             exchange.reason = exchange.kind.reason or exchange.reason
+
+    def _tell_no_observer(self, exchange: Exchange) -> None:
+        """Say in the receipt, and once in the log, that no notes are made for this credential."""
+        if exchange.reason in (None, Reason.WRITE_ONLY, Reason.OBSERVER_LATE):
+            exchange.reason = Reason.NO_OBSERVER
+        if not self._has_warned_of_no_observer:
+            self._has_warned_of_no_observer = True
+            logger.warning("memory.no_observer", advice=NO_OBSERVER_ADVICE)
 
     def _offer_additions(self, exchange: Exchange, context: MemoryContext) -> MemoryContext:
         """Return the context with the layout that the server takes, after `offer_additions`."""

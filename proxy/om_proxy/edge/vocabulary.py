@@ -201,6 +201,14 @@ REASON_ROWS = (
         Status.RAW,
     ),
     _create_reason_row(
+        [Reason.NO_OBSERVER],
+        "The request's credential belongs to a subscription (`sk-ant-oat…`), which no memory call may "
+        "use, and `memory.model` is `auto` or `inherit`. Messages are stored, and no notes are made: "
+        "set `memory.model` to a model with a key of its own",
+        Status.RAW,
+        Status.APPLIED,
+    ),
+    _create_reason_row(
         [Reason.OBSERVER_FAILING],
         "The observer model fails. What it could not observe is sent raw. om-proxy tries again "
         "after 1 minute, doubling to 6 hours; after 8 failures in a row when `om-proxy doctor "

@@ -461,6 +461,11 @@ class Memory(Struct, frozen=True, kw_only=True):
         return "full" if self.history == "partial" else "partial"
 
     @property
+    def newest_api(self) -> ApiName | None:
+        """The API that its newest message came by; None: the log covers every message."""
+        return self.tail[-1].item.api if self.tail else None
+
+    @property
     def end(self) -> int:
         """The seq of the newest live message; 0 when empty."""
         return self.tail[-1].seq if self.tail else self.coverage

@@ -57,6 +57,14 @@ def test_auto() -> None:
     assert chosen("inherit", small_model="small") == (OWN,)
 
 
+def test_the_key_of_a_subscription_is_for_no_call_of_ours() -> None:
+    """A model with such a key is left out, whoever configured it."""
+    key = "sk-ant-oat01-x"
+    assert chosen(["openai/a", "inherit"], api_key=key) == (OWN,)
+    with pytest.raises(ModelError):
+        chosen("openai/a", api_key=key)
+
+
 def test_inherit_without_a_request() -> None:
     """Without a request's credential, `inherit` is skipped in a list; alone it raises."""
     with pytest.raises(ModelError, match="inherit"):

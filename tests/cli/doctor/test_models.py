@@ -25,6 +25,7 @@ upstream:
   - {name: claude, base_url: "https://api.anthropic.com/v1", match: ["claude-*"]}
   - {name: local, base_url: "http://127.0.0.1:8000/v1"}
 """
+CHAT_ALONE = "identity: {apis: [chat]}"
 VARIABLES = (
     "OPENAI_API_KEY",
     "GEMINI_API_KEY",
@@ -133,9 +134,16 @@ def test_retries_that_do_nothing_are_told(retries: int, told: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "actor", "lines"),
     [
-        ("", "gpt-4o", ["auto: on openai, gpt-5-mini"]),
-        ("", "gpt-5-mini", ["auto: on openai, gpt-5-mini"]),
-        ("", None, ["auto: on openai, gpt-5-mini, or the request's own where that costs no more"]),
+        ("", "gpt-4o", ["auto: on openai, gpt-5-mini", "auto: on anthropic, claude-haiku-4-5"]),
+        (CHAT_ALONE, "gpt-5-mini", ["auto: on openai, gpt-5-mini"]),
+        (
+            "",
+            None,
+            [
+                "auto: on openai, gpt-5-mini, or the request's own where that costs no more",
+                "auto: on anthropic, claude-haiku-4-5, or the request's own where that costs no more",
+            ],
+        ),
         (TWO_SERVERS, "llama", ["auto: on local, llama"]),
         (
             TWO_SERVERS,

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.agents.models import find_price
+from om_proxy.common.apis import API_NAMES
 from om_proxy.engine.policy import MemoryContext, Policy, PolicyInForce
 from om_proxy.engine.policy.policy import MAX_CONTEXT_KEY_BYTES, MAX_REQUEST_CONTEXTS
 from om_proxy.memory.model import Memory
@@ -15,6 +16,7 @@ from tests.memory.building import KEY, chat
 
 NOW = 1_700_000_000.0
 PRICED_MODEL = "openai/gpt-4.1-mini"
+CONFIGURED = "memory: {model: openai/notes, api_base: 'http://127.0.0.1:1/v1'}"
 KEYED_ELSEWHERE = "upstream: [{base_url: 'https://models.example/v1'}]"
 
 
@@ -128,6 +130,50 @@ def test_a_context_names_the_model_that_observes(text: str, model: str, observer
     assert context(policy_of(text), model=model).observer_name == observer
 
 
+SUBSCRIPTION = "sk-ant-oat01-x"
+
+
+@pytest.mark.parametrize("value", [SUBSCRIPTION, f"Bearer {SUBSCRIPTION}"])
+@pytest.mark.parametrize(
+    ("text", "lacks"), [("", True), ("memory: {model: inherit}", True), (CONFIGURED, False)]
+)
+def test_the_credential_of_a_subscription_is_not_inherited(
+    text: str, lacks: bool, value: str
+) -> None:
+    found = context(policy_of(text), (b"authorization", value.encode()))
+    assert (found.inherited, found.lacks_observer) == (None, lacks)
+    assert not context(policy_of(text), (b"x-api-key", b"sk-ant-api-x")).lacks_observer
+
+
+def test_the_key_of_a_server_may_be_one_too() -> None:
+    text = f"upstream: [{{base_url: 'https://models.example/v1', api_key: {SUBSCRIPTION}}}]"
+    assert policy_of(text).context_without_request(memory_of("m")) is None
+
+
+def test_work_after_a_restart_goes_by_the_api_of_the_conversation() -> None:
+    """Not to a server of another API, though its pattern fits every model."""
+    policy = policy_of(
+        """
+        upstream:
+          - {name: one, apis: [chat], base_url: 'https://one.example/v1', api_key: sk-one}
+          - {name: two, apis: [messages], base_url: 'https://two.example/v1', api_key: sk-two}
+          - {name: three, apis: [responses], base_url: 'https://three.example/v1'}
+        """
+    )
+    keys = {}
+    for api in API_NAMES:
+        tail = tuple(
+            replace(message, item=replace(message.item, api=api)) for message in chat(1, 9)
+        )
+        found = policy.context_without_request(replace(memory_of("m"), tail=tail))
+        keys[api] = found.inherited and found.inherited.headers if found else None
+    assert keys == {
+        "chat": (("authorization", "Bearer sk-one"),),
+        "responses": None,
+        "messages": (("x-api-key", "sk-two"),),
+    }
+
+
 # ── contexts without a request ────────────────────────────────────────────────────────────────────
 
 
@@ -149,12 +195,16 @@ def test_work_found_after_a_restart_needs_a_model_that_can_be_asked() -> None:
     assert found.inherited.headers == (("authorization", "Bearer sk-upstream"),)
 
 
-CONFIGURED = "memory: {model: openai/notes, api_base: 'http://127.0.0.1:1/v1'}"
 KEYED = "upstream: [{base_url: 'https://models.example/v1', api_key: sk-upstream}]"
 ONE_KEYED = """
 upstream:
   - {name: ours, base_url: 'https://models.example/v1', api_key: sk-upstream, match: ['gpt-*']}
   - {name: theirs, base_url: 'https://others.example/v1'}
+"""
+ONE_API_KEYED = """
+upstream:
+  - {name: ours, apis: [chat], base_url: 'https://models.example/v1', api_key: sk-upstream}
+  - {name: theirs, apis: [messages], base_url: 'https://others.example/v1'}
 """
 INHERITED_BY_ONE = (
     CONFIGURED
@@ -175,6 +225,9 @@ models:
         (ONE_KEYED, "gpt-4o", False, True),
         (ONE_KEYED, "o5", True, True),
         (ONE_KEYED + CONFIGURED, "o5", False, False),
+        (KEYED + "\nidentity: {apis: [messages]}", "gpt-4o", False, False),
+        (ONE_API_KEYED, "gpt-4o", False, True),
+        (ONE_API_KEYED + "identity: {apis: [chat]}", "gpt-4o", False, False),
         (INHERITED_BY_ONE, "gpt-4o", True, True),
         (INHERITED_BY_ONE, "o5", False, True),
         ("memory: {model: inherit}", "gpt-4o", True, True),

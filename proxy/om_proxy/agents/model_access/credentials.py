@@ -55,6 +55,7 @@ KEY_VARIABLES: Mapping[str, tuple[str, ...]] = {
 # The hosts, with their subdomains, that may get a provider's key where the proxy itself asks over
 # HTTP.
 PROVIDER_HOSTS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("api.anthropic.com",),
     "cerebras": ("api.cerebras.ai",),
     "dashscope": (
         "dashscope.aliyuncs.com",
@@ -75,6 +76,9 @@ PROVIDER_HOSTS: Mapping[str, tuple[str, ...]] = {
     "xai": ("api.x.ai",),
     "zai": ("api.z.ai",),
 }
+# Keys of a subscription, which its provider allows the program to use that it was given to, and no
+# other. The proxy passes them on with the requests that they came with.
+SUBSCRIPTION_KEY_BEGINNING = "sk-ant-oat"
 _LOCAL_PROVIDERS = ("ollama", "ollama_chat")  # need no key
 _MODEL_FAMILIES = (  # names that litellm knows without their provider's prefix
     (re.compile(r"gpt-|o\d(?:-|$)"), "openai"),
@@ -111,6 +115,12 @@ def may_find_credential(model: str, environ: Mapping[str, str]) -> bool:
     if names := KEY_VARIABLES.get(provider or ""):
         return any(environ.get(name) for name in names)
     return provider not in _LOCAL_PROVIDERS
+
+
+def is_subscription_key(credential: str) -> bool:
+    """Return whether no call of the proxy's own may have this credential: a key, or the value of the
+    header that carries one."""
+    return credential.removeprefix("Bearer ").strip().startswith(SUBSCRIPTION_KEY_BEGINNING)
 
 
 def is_provider_host(provider: str, base_url: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -34,6 +34,8 @@ QUESTION_PATHS: Mapping[ApiName, str] = {
     "responses": "/responses",
     "messages": "/messages",
 }
+VERSION_HEADER, BETA_HEADER = "anthropic-version", "anthropic-beta"
+OLDEST_VERSION = (VERSION_HEADER, "2023-06-01")  # the only one since then
 MAX_ANSWER_BYTES = 16 << 20  # 100 000 tokens are half a megabyte
 
 
@@ -103,7 +105,7 @@ class Direct:
             request = httpx.Request(
                 "POST",
                 _build_url(target),
-                headers=_build_headers(target),
+                headers=build_headers(target),
                 content=orjson.dumps(body),
                 extensions={
                     "timeout": {
@@ -131,14 +133,24 @@ class Direct:
             ) from exc
 
 
-def _build_headers(target: Target) -> list[tuple[str, str]]:
+def build_headers(target: Target) -> list[tuple[str, str]]:
+    """Return the headers of a request to the target, with its credential."""
     key = [("authorization", f"Bearer {target.api_key}")] if target.api_key else []
     fixed = [
         ("content-type", "application/json"),
         ("accept", "application/json, text/event-stream"),
         ("accept-encoding", "identity"),
     ]
-    return [*target.headers, *key, *fixed]
+    return [*_select_own_headers(target), *key, *fixed]
+
+
+def _select_own_headers(target: Target) -> Sequence[tuple[str, str]]:
+    """Return the target's headers. The Messages API demands its version; a beta that the client
+    tries may change the answer."""
+    if target.api != "messages":
+        return target.headers
+    version = () if any(name == VERSION_HEADER for name, _ in target.headers) else (OLDEST_VERSION,)
+    return [*(one for one in target.headers if one[0] != BETA_HEADER), *version]
 
 
 def _build_url(target: Target) -> str:

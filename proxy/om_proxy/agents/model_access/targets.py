@@ -21,7 +21,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from om_proxy.agents.model_access.credentials import find_key, may_find_credential, reveal_secret
+from om_proxy.agents.model_access.credentials import (
+    find_key,
+    is_subscription_key,
+    may_find_credential,
+    reveal_secret,
+)
 from om_proxy.agents.model_access.llm import Target
 from om_proxy.common.errors import ModelError
 
@@ -125,6 +130,7 @@ def choose_targets(
             name = default_model if model.name == "default" else model.name
             named = _with_shared_server(replace(model, name=name), api_base, api_key)
             targets.append(_choose_target(named, inherited, environ or {}))
+    targets = [target for target in targets if not is_subscription_key(target.api_key or "")]
     if not targets:
         raise ModelError(
             "no model to ask",

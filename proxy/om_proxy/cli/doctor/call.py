@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from om_proxy.agents.model_access.call_bill import CallBill
-from om_proxy.agents.model_access.credentials import find_key
+from om_proxy.agents.model_access.credentials import find_key, is_subscription_key
 from om_proxy.agents.model_access.direct import Direct
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
 from om_proxy.agents.model_access.llm import LLM, Answer, Prompt, Routed, Target
@@ -23,6 +23,7 @@ from om_proxy.agents.models import (
 )
 from om_proxy.agents.observer import Observed, Observer, ObserverTask
 from om_proxy.cli.doctor.upstreams import Finding
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import ModelBusy, ModelError, Unusable
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from om_proxy.settings.config import Effective, Settings
@@ -166,15 +167,24 @@ def _choose_targets(
 def build_inherited_target(
     settings: Settings, actor: str | None, environ: Mapping[str, str]
 ) -> Target | None:
-    """Return the target that a request for this model would have. Its key is the upstream's, or
-    that of the provider's variable."""
-    upstream = settings.upstream_for(actor)
+    """Return the target that a request for this model would have, by the first API that has a server
+    for it. Its key is the upstream's, or that of the provider's variable."""
+    upstream = settings.find_server(actor)
     if actor is None or upstream is None:
         return None
-    if header := upstream.build_key_header("chat"):
-        return Target(actor, "direct", upstream.base_url, headers=(header,))
-    key = find_key(f"openai/{actor}", upstream.base_url, environ)
-    return Target(actor, "direct", upstream.base_url, api_key=key)
+    api = next(name for name in settings.identity.apis if name in upstream.apis)
+    header = upstream.build_key_header(api)
+    if header is None and (key := _find_own_key(actor, api, upstream.base_url, environ)):
+        header = ("x-api-key", key) if api == "messages" else ("authorization", f"Bearer {key}")
+    if header is None or is_subscription_key(header[1]):
+        return Target(actor, "direct", upstream.base_url, api=api)
+    return Target(actor, "direct", upstream.base_url, headers=(header,), api=api)
+
+
+def _find_own_key(
+    actor: str, api: ApiName, base_url: str, environ: Mapping[str, str]
+) -> str | None:
+    return find_key(f"{'anthropic' if api == 'messages' else 'openai'}/{actor}", base_url, environ)
 
 
 async def _observe_sample(

@@ -34,10 +34,10 @@ def describe_chosen_models(
     names = {model.name for choice in choices for model in list_models(choice)}
     lines = []
     if effective.memory.enabled and "auto" in names:
-        found = settings.upstream_for(actor)
-        asked = settings.list_upstreams("chat")  # no other API has memory
-        upstreams = asked if actor is None else [found] if found else []
-        lines += [_describe_auto(upstream, actor) for upstream in upstreams]
+        apis = settings.identity.apis
+        found = [settings.upstream_for(actor, api) for api in apis] if actor else settings.upstream
+        asked = {one.name: one for one in found if one and {*one.apis} & {*apis}}
+        lines += [_describe_auto(upstream, actor) for upstream in asked.values()]
     if effective.memory.enabled and "default" in names:
         lines.append(f"default: {resolve_model('default', '', None)}")
     return [f"memory model {line}" for line in lines]
@@ -56,7 +56,7 @@ def list_memory_model_warnings(
 ) -> list[str]:
     """List the warnings about the models that observe and reflect
     (docs/contributing/behaviour.md#models). `auto` and `inherit` need the actor's model."""
-    upstream = settings.upstream_for(actor)
+    upstream = settings.find_server(actor)
     base_url = upstream.base_url if upstream else None
     warnings = [
         text

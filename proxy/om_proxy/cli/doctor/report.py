@@ -65,7 +65,7 @@ async def try_calls(
     """Ask the observer model, and the clients' model if one is named."""
     found = await try_observer(settings, effective, model, environ)
     target = build_inherited_target(settings, model, environ)
-    upstream = settings.upstream_for(model)
+    upstream = settings.find_server(model)
     if target is None or upstream is None:
         return found
     configured = effective.context.layout

@@ -49,6 +49,8 @@ class DueWork:
     def remember_context(self, key: Key, context: MemoryContext) -> None:
         """Keep the context for later work on this thread. A thread's own settings are left out,
         because they may be taken back: they are added at use."""
+        if context.lacks_observer:
+            return
         self.without_context.discard(key)
         self._due_with_caller[key] = 0.0  # until `find` has read when
         self._contexts.put(key, context.with_overrides(None))
@@ -111,6 +113,8 @@ class DueWork:
     ) -> MemoryContext | None:
         """Return the context for work on this memory: `requested`, that of its newest request, or
         one that needs no request; None: an inherited model has no credential."""
+        if requested and requested.lacks_observer:
+            requested = None
         context = (
             requested
             or self._contexts.get(memory.key)

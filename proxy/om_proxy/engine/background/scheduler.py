@@ -216,10 +216,10 @@ class Background:
         Return whether it ended in time.
 
         False: the deadline passed first, and the work continues; or no work was started, because
-        the process is busy or closing, or the thread's notes could not be stored. The deadline
-        counts from when the first request waited for that work.
+        the process is busy or closing, the thread's notes could not be stored, or no model is there
+        to ask. The deadline counts from when the first request waited for that work.
         """
-        if self._is_busy() or self._memories.is_degraded(key):
+        if self._is_busy() or self._memories.is_degraded(key) or context.lacks_observer:
             return False
         deadline = loop_time() + seconds
         while run := self._find_run(key):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from urllib.parse import urlsplit
 
+from om_proxy.agents.model_access.credentials import is_subscription_key
 from om_proxy.agents.model_access.llm import Target
 from om_proxy.agents.model_access.targets import choose_model
 from om_proxy.agents.models import (
@@ -26,7 +27,7 @@ from om_proxy.memory.token_prices import TokenPrices
 from om_proxy.settings.config import Effective, Settings, UpstreamSettings, WatchedSettings
 from om_proxy.storage.values.changes import ResourceWakeup
 
-MAX_PAIRS = 4_096  # of model and resource; Settings keeps as many
+MAX_PAIRS = 4_096  # of model, resource and API; Settings keeps as many
 # Bounded, because their keys hold credentials; they are never stored.
 MAX_REQUEST_CONTEXTS = 4_096
 # Bytes of the key of a kept context. Signed tokens may be longer; making a context takes 50 µs.
@@ -62,6 +63,8 @@ class MemoryContext:
     observer_name: str | None = None
     # whether the actor is known to call tools; False too where nobody asks
     calls_tools: bool = False
+    # whether a memory model is inherited, and the request's credential is for no call of ours
+    lacks_observer: bool = False
 
     def with_instructions(self, instructions: Instructions) -> MemoryContext:
         """Return the context for the work of one turn."""
@@ -75,6 +78,7 @@ class MemoryContext:
             self.bare,
             self.observer_name,
             self.calls_tools,
+            self.lacks_observer,
         )
 
     def with_layout(self, layout: Layout) -> MemoryContext:
@@ -100,7 +104,7 @@ class Policy:
 
     settings: Settings
     model_timeout_s: float | None = None
-    _by_pair: dict[tuple[str | None, str | None], Effective] = field(
+    _by_pair: dict[tuple[str | None, str | None, ApiName | None], Effective] = field(
         default_factory=dict, init=False, repr=False
     )
     _contexts: dict[tuple[object, ...], MemoryContext] = field(
@@ -117,7 +121,7 @@ class Policy:
     def base_settings(self, memory: Memory) -> Effective:
         """Return the settings for the memory's model and resource. Raise ConfigError if overrides
         that match both contradict each other."""
-        return self._effective(memory.model, memory.key.resource)
+        return self._effective(memory.model, memory.key.resource, memory.newest_api)
 
     def thread_settings(self, memory: Memory) -> Effective:
         """Return `base_settings` with the thread's own thresholds."""
@@ -139,7 +143,7 @@ class Policy:
             effective = self.base_settings(memory)
         except ConfigError:
             return False  # nothing is due either
-        return _is_inherited(effective) and self._target_of_upstream(memory.model) is None
+        return _is_inherited(effective) and self._target_of_upstream(memory) is None
 
     @property
     def may_need_caller(self) -> bool:
@@ -164,18 +168,20 @@ class Policy:
             effective = self.base_settings(memory)
         except ConfigError:
             return None
-        inherited = self._target_of_upstream(memory.model)
+        inherited = self._target_of_upstream(memory)
         if inherited is None and _is_inherited(effective):
             return None
         return MemoryContext(effective, inherited)
 
-    def _target_of_upstream(self, model: str | None) -> Target | None:
-        """Return the way to the model by the key of its server, by the first API that has one."""
-        for api in API_NAMES if model else ():
-            upstream = self.settings.upstream_for(model, api)
-            header = upstream.build_key_header(api) if upstream else None
-            if upstream and header and model:
-                return Target(model, base_url=upstream.base_url, headers=(header,), api=api)
+    def _target_of_upstream(self, memory: Memory) -> Target | None:
+        """Return the way to the memory's model by the key of its server: by the API of its newest
+        message or, where none is known, the first that has a server with a key."""
+        model, api = memory.model, memory.newest_api
+        for name in (api,) if api else API_NAMES:
+            upstream = self.settings.upstream_for(model, name) if model else None
+            header = upstream.build_key_header(name) if upstream else None
+            if upstream and header and model and not is_subscription_key(header[1]):
+                return Target(model, base_url=upstream.base_url, headers=(header,), api=name)
         return None
 
     def context_of_request(
@@ -194,7 +200,7 @@ class Policy:
         key = (model, resource, upstream.name, credential, query, members, api)
         context = self._contexts.get(key)
         if context is None:
-            context = self._make_context(model, resource, upstream, credential)
+            context = self._make_context(model, resource, upstream, credential, api)
             if context.inherited and (query or members or api != "chat"):
                 inherited = replace(context.inherited, query=query, members=members, api=api)
                 context = replace(context, inherited=inherited)
@@ -205,39 +211,51 @@ class Policy:
         return context
 
     def _make_context(
-        self, model: str | None, resource: str, upstream: UpstreamSettings, credential: Credential
+        self,
+        model: str | None,
+        resource: str,
+        upstream: UpstreamSettings,
+        credential: Credential,
+        api: ApiName,
     ) -> MemoryContext:
-        effective = self._effective(model, resource)
+        effective = self._effective(model, resource, api)
         headers = tuple(
             (name.decode("latin-1"), value.decode("latin-1")) for name, value in credential
         )
         context, retrieval = effective.context, effective.memory.retrieval
+        may_ask = not any(is_subscription_key(value) for _, value in headers)
+        base_url = upstream.base_url
+        inherited = Target(model, base_url=base_url, headers=headers) if model and may_ask else None
+        lacks_observer = not may_ask and _is_inherited(effective)
         layout = upstream.layout if context.layout == "auto" else context.layout
         return MemoryContext(
             effective=effective,
-            inherited=Target(model, base_url=upstream.base_url, headers=headers) if model else None,
-            layout=layout_for(urlsplit(upstream.base_url).hostname or "", layout),
+            inherited=inherited,
+            layout=layout_for(urlsplit(base_url).hostname or "", layout),
             context_options=ContextOptions(context.relative_time, context.priorities),
             calls_tools=retrieval.enabled == "auto"
             and bool(model and find_abilities(model).calls_tools),
-            observer_name=name_observer(effective, model, upstream.base_url) if model else None,
+            observer_name=name_observer(effective, model, base_url)
+            if model and not lacks_observer
+            else None,
+            lacks_observer=lacks_observer,
         )
 
     # ── prices ────────────────────────────────────────────────────────────────────────────────────
 
-    def _effective(self, actor: str | None, resource: str | None) -> Effective:
-        """Return the settings of this model and resource. Add list prices if `memory.economy` is
+    def _effective(self, actor: str | None, resource: str | None, api: ApiName | None) -> Effective:
+        """Return the settings of this model, resource and API (`Settings.effective`). Add list prices if `memory.economy` is
         `auto` and both models' prices are known."""
-        effective = self._by_pair.get((actor, resource))
+        effective = self._by_pair.get((actor, resource, api))
         if effective is None:
-            effective = self.settings.effective(actor, resource)
+            effective = self.settings.effective(actor, resource, api)
             if effective.memory.economy == "auto" and actor is not None:
-                upstream = self.settings.upstream_for(actor)
+                upstream = self.settings.find_server(actor, api)
                 base_url = upstream.base_url if upstream else None
                 effective = add_prices(effective, actor, base_url)
             if len(self._by_pair) >= MAX_PAIRS:
                 self._by_pair.clear()
-            self._by_pair[actor, resource] = effective
+            self._by_pair[actor, resource, api] = effective
         return effective
 
 

@@ -190,7 +190,8 @@ class Settings(Section):
     @property
     def may_need_caller(self) -> bool:
         """Whether the work on any memory may need a credential that only a request brings."""
-        return self.may_inherit_model and not all(u.api_key for u in self.list_upstreams("chat"))
+        served = [one for one in self.upstream if {*one.apis} & {*self.identity.apis}]
+        return self.may_inherit_model and not all(upstream.api_key for upstream in served)
 
     def list_upstreams(self, api: ApiName) -> list[UpstreamSettings]:
         """Return the upstreams that are for this API."""
@@ -204,10 +205,21 @@ class Settings(Section):
                 return upstream
         return None
 
-    def effective(self, model: str | None, resource: str | None = None) -> Effective:
-        """Return the settings in force for this model and resource. Raises ConfigError if overrides
-        that could not be checked together contradict each other."""
-        pair = (model, resource)
+    def find_server(self, model: str | None, api: ApiName | None = None) -> UpstreamSettings | None:
+        """Return the upstream of this model and API as `upstream_for` does; None for an API that is
+        not known stands for the first one that has such an upstream."""
+        if api is not None:
+            return self.upstream_for(model, api)
+        found = (self.upstream_for(model, name) for name in self.identity.apis)
+        return next(filter(None, found), None)
+
+    def effective(
+        self, model: str | None, resource: str | None = None, api: ApiName | None = None
+    ) -> Effective:
+        """Return the settings in force for this model and resource. `api`: that conversations with
+        the model have; None: as in `find_server`. Raises ConfigError if overrides that could not be
+        checked together contradict each other."""
+        pair = (model, resource, api)
         if effective := self._effective_by_pair.get(pair):
             return effective
         names = {"models": model, "resources": resource}
@@ -216,7 +228,7 @@ class Settings(Section):
             for layer in self._layers
             if (name := names[layer.kind]) is not None and layer.matches(name)
         )
-        effective = self._apply_layers(matching, self._find_cache_lifetime(model))
+        effective = self._apply_layers(matching, self._find_cache_lifetime(model, api))
         self._effective_by_pair.put(pair, effective)
         return effective
 
@@ -280,7 +292,9 @@ class Settings(Section):
 
     # cached properties: pydantic's `==` ignores them, but would compare private attributes
     @cached_property
-    def _effective_by_pair(self) -> BoundedCache[tuple[str | None, str | None], Effective]:
+    def _effective_by_pair(
+        self,
+    ) -> BoundedCache[tuple[str | None, str | None, ApiName | None], Effective]:
         return BoundedCache(max_items=MAX_CACHED_PAIRS)
 
     @cached_property
@@ -291,9 +305,9 @@ class Settings(Section):
     def _retention_layers(self) -> tuple[Layer, ...]:
         return tuple(layer for layer in self._layers if layer.retention)
 
-    def _find_cache_lifetime(self, model: str | None) -> float:
+    def _find_cache_lifetime(self, model: str | None, api: ApiName | None = None) -> float:
         """Return the seconds that this model's provider keeps a prompt."""
-        upstream = self.upstream_for(model)
+        upstream = self.find_server(model, api)
         host = urlsplit(upstream.base_url).hostname if upstream else None
         return cache_lifetime(host or "", model or "")
 
