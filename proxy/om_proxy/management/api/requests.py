@@ -24,6 +24,7 @@ from msgspec.inspect import (
     type_info,
 )
 
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BadRequest, NotFound
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.management.api.access import Visitor
@@ -82,6 +83,20 @@ class ThreadQuery(Query, frozen=True):
     name: _NameInQuery = None
 
 
+class RequestQuery(ThreadQuery, frozen=True):
+    """The query of a route that takes a request as clients send it."""
+
+    api: Annotated[
+        ApiName,
+        Meta(
+            description=(
+                "The API whose request the body is: `chat` of `/v1/chat/completions`, `responses` of "
+                "`/v1/responses`, `messages` of `/v1/messages`."
+            )
+        ),
+    ] = "chat"
+
+
 class ResourceQuery(Query, frozen=True):
     """The query of a route about one resource."""
 
@@ -104,9 +119,9 @@ class LargeBody(Struct, frozen=True):
     content_type: ClassVar[str] = "application/json"
 
 
-class ChatRequest(LargeBody, frozen=True):
-    """A chat request as a client would send it to `/v1/chat/completions`. It is read as that route
-    reads it."""
+class ClientRequest(LargeBody, frozen=True):
+    """A request as a client would send it to the route of the API that the query names, else to
+    `/v1/chat/completions`. It is read as that route reads it."""
 
 
 class ExportLines(LargeBody, frozen=True):

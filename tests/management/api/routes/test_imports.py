@@ -326,3 +326,47 @@ async def test_the_secret_of_an_export_is_not_taken_over(run: Running) -> None:
     answer = await ask(run, "POST", "/import", CREDENTIALS["admin"], body)
     assert answer.status_code == 200
     assert await run.app.store.secret() == before
+
+
+SAID, ANSWERED = "Where is crate 7?", "At dock 3."
+BY_API: dict[str, dict[str, Any]] = {
+    "chat": {"messages": CONVERSATION[1:3]},
+    "responses": {
+        "instructions": "Be brief.",
+        "input": [
+            {"role": "user", "content": SAID},
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": ANSWERED}]},
+        ],
+    },
+    "messages": {
+        "system": "Be brief.",
+        "max_tokens": 99,
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": SAID}]},
+            {"role": "assistant", "content": ANSWERED},
+        ],
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("api", BY_API)
+async def test_a_conversation_of_each_api(run: Running, api: str) -> None:
+    """It is stored in that API's words, shows in a preview of the same API, and is no request of
+    another one."""
+    body = {"model": "scripted-actor", **BY_API[api]}
+    created = await ask(run, "POST", f"/threads/old/messages?api={api}", OWN, body)
+    assert (created.status_code, created.json()["created"]) == (200, 2), created.text
+    stored = (await ask(run, "GET", "/threads/old/messages")).json()["items"]
+    assert [item.get("api") or "chat" for item in stored] == [api] * 2
+
+    asked = await ask(run, "POST", f"/threads/old/context?api={api}", OWN, body)
+    assert (asked.status_code, asked.json()["status"]) == (200, "raw"), asked.text
+    assert (asked.json()["dropped"], asked.json()["added"]) == ([], [])
+    newest = await ask(run, "GET", "/threads/old/context?text=And+crate+8%3F")
+    assert newest.status_code == 200, newest.text
+    assert "crate 8" in orjson.dumps(newest.json()["messages"][-1]).decode()
+
+    if api != "chat":
+        other = "messages" if api == "responses" else "responses"
+        refused = await ask(run, "POST", f"/threads/new/messages?api={other}", OWN, body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "om_bad_request")

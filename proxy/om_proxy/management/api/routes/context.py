@@ -20,7 +20,7 @@ from om_proxy.edge.rounds.recall_offers import RecallRecord, offer_additions
 from om_proxy.engine.turns.preview import Preview, PromptPart, read_prepared
 from om_proxy.engine.turns.turn import PreparedTurn, TakenForSideRequest
 from om_proxy.management.api.answers import repair_text
-from om_proxy.management.api.requests import AdminCall, ChatRequest, ThreadQuery
+from om_proxy.management.api.requests import AdminCall, ClientRequest, RequestQuery, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.lifecycle.decisions import Activate, Decision, Observe, Reflect, Swap
@@ -28,8 +28,8 @@ from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.settings.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
 from om_proxy.settings.identity.header_values import group_by_name, read_choice, read_timezone
 from om_proxy.settings.identity.identity_rules import HISTORY_HEADER, SCOPE_HEADER, TIMEZONE_HEADER
-from om_proxy.wire.apis.api import Request, Unreadable, require_recall
-from om_proxy.wire.apis.registry import CHAT
+from om_proxy.wire.apis.api import Api, Request, Unreadable, require_recall
+from om_proxy.wire.apis.registry import get_api
 from om_proxy.wire.server.capacity.work_kinds import PREVIEW
 
 
@@ -178,8 +178,9 @@ class ContextAnswer(Struct, frozen=True, kw_only=True):
         list[Any],
         Meta(
             description=(
-                "Exactly the messages that would go upstream; half characters, which no UTF-8 "
-                "text can hold, are U+FFFD here."
+                "Exactly the messages that would go upstream, in the words of their API: of "
+                "`responses`, each is an array of items. Half characters, which no UTF-8 text can "
+                "hold, are U+FFFD here."
             )
         ),
     ]
@@ -200,20 +201,26 @@ def read_caller(call: AdminCall) -> Caller:
     )
 
 
-async def read_chat_request(body: bytes) -> Request:
-    """Return the chat request in a body. Raise BadRequest if it or one of its messages cannot be
-    read. A turn reads messages late, and could not say whether it was one of the body's."""
+async def read_request(call: AdminCall) -> Request:
+    """Return the request in a call's body, by the API that its query names. Raise BadRequest if it
+    or one of its messages cannot be read. A turn reads messages late, and could not say whether it
+    was one of the body's."""
+    query, body = call.query, call.body
+    assert isinstance(query, RequestQuery)
+    parse = partial(_parse_whole, get_api(query.api), body)
     try:
-        return await run_off_loop(len(body), partial(_parse_whole, body), MANY_BYTES)
+        return await run_off_loop(len(body), parse, MANY_BYTES)
     except (Unreadable, UnicodeDecodeError) as exc:
-        raise BadRequest("the body is not a chat request that can be read, in UTF-8") from exc
+        raise BadRequest(
+            f"the body is not a request of {query.api} that can be read, in UTF-8"
+        ) from exc
 
 
-def _parse_whole(body: bytes) -> Request:
-    request = CHAT.parse_request(body)
+def _parse_whole(api: Api, body: bytes) -> Request:
+    request = api.parse_request(body)
     request.readable.decode()
     for raw in request.messages:
-        CHAT.read_item(raw, key=b"")
+        api.read_item(raw, key=b"")
     return request
 
 
@@ -303,15 +310,16 @@ async def preview_text(services: AdminServices, call: AdminCall) -> ContextAnswe
     query = call.query
     assert isinstance(query, TextQuery)
     memory = await services.thread_admin.load_memory(call.named_key)
+    api = get_api(memory.newest_api or "chat")
     messages = [{"role": "user", "content": query.text}]
-    body = orjson.dumps({"model": memory.model, "messages": messages})
+    body = api.write_question({"model": memory.model, "messages": messages})
     caller = replace(read_caller(call), history="new")
-    return await _preview(services, call, CHAT.parse_request(body), caller)
+    return await _preview(services, call, api.parse_request(orjson.dumps(body)), caller)
 
 
 async def preview_request(services: AdminServices, call: AdminCall) -> ContextAnswer:
-    """Preview a whole chat request."""
-    return await _preview(services, call, await read_chat_request(call.body), read_caller(call))
+    """Preview a whole request."""
+    return await _preview(services, call, await read_request(call), read_caller(call))
 
 
 async def _preview(
@@ -322,8 +330,11 @@ async def _preview(
         return describe_unchanged(request, Reason.SIDE_REQUEST)
     if not request.messages:
         return describe_unchanged(request, Reason.NO_MESSAGES)
-    upstream = config.require_upstream(request.model)
-    context = config.policy.context_of_request(request.model, call.named_key.resource, upstream, ())
+    api = request.api.name
+    upstream = config.require_upstream(request.model, api)
+    context = config.policy.context_of_request(
+        request.model, call.named_key.resource, upstream, (), api=api
+    )
     if not context.effective.memory.enabled:
         return describe_unchanged(request, Reason.DISABLED)
     require_resource(caller, context)
@@ -365,13 +376,14 @@ ROUTES = (
         method="POST",
         path="/threads/{thread}/context",
         summary=(
-            "Preview what goes upstream for a chat request, and why. The headers X-OM-History, "
+            "Preview what goes upstream for a request of a client, and why. The headers X-OM-History, "
             "X-OM-Scope and X-OM-Timezone count as they do there. Nothing is stored, and no model "
             "is called."
         ),
         handler=preview_request,
         work=PREVIEW,
-        body=ChatRequest,
+        query=RequestQuery,
+        body=ClientRequest,
         answer=ContextAnswer,
         is_text=True,
         is_change=False,

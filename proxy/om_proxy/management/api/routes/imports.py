@@ -13,9 +13,15 @@ from msgspec import Meta, Struct
 from om_proxy.common.errors import BadRequest, UsageError
 from om_proxy.edge.exchange import require_resource
 from om_proxy.engine.turns.committing import accept_any
-from om_proxy.management.api.requests import AdminCall, ChatRequest, ExportLines, Query, ThreadQuery
+from om_proxy.management.api.requests import (
+    AdminCall,
+    ClientRequest,
+    ExportLines,
+    Query,
+    RequestQuery,
+)
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.routes.context import read_caller, read_chat_request
+from om_proxy.management.api.routes.context import read_caller, read_request
 from om_proxy.management.api.services import AdminServices
 from om_proxy.management.moving.importing import ImportOptions, import_memory
 from om_proxy.management.thread_admin import check_version
@@ -106,14 +112,15 @@ async def import_export(services: AdminServices, call: AdminCall) -> ImportAnswe
 
 
 async def import_messages(services: AdminServices, call: AdminCall) -> ImportedMessageCounts:
-    """Import the messages of a chat request: a whole history, from its first message on."""
+    """Import the messages of a client's request: a whole history, from its first message on."""
     await _require_known_tenant(services, call)
-    request = await read_chat_request(call.body)
+    request = await read_request(call)
     if not request.messages:
         raise BadRequest("there are no messages besides instructions", param="messages")
-    upstream = call.config.require_upstream(request.model)
+    api = request.api.name
+    upstream = call.config.require_upstream(request.model, api)
     context = call.config.policy.context_of_request(
-        request.model, call.named_key.resource, upstream, ()
+        request.model, call.named_key.resource, upstream, (), api=api
     )
     if not context.effective.memory.enabled:
         raise BadRequest("memory is off for these requests (memory.enabled)")
@@ -158,15 +165,15 @@ ROUTES = (
         method="POST",
         path="/threads/{thread}/messages",
         summary=(
-            "Import a conversation that was held elsewhere: the messages of a chat request, from "
+            "Import a conversation that was held elsewhere: the messages of a request, from "
             "the first on. Those that the thread has already stay; nothing is taken back. Notes are "
-            "made in the background. The headers X-OM-Scope and X-OM-Timezone count as in a chat "
-            "request."
+            "made in the background. The headers X-OM-Scope and X-OM-Timezone count as in such "
+            "a request."
         ),
         handler=import_messages,
         work=IMPORT,
-        query=ThreadQuery,
-        body=ChatRequest,
+        query=RequestQuery,
+        body=ClientRequest,
         answer=ImportedMessageCounts,
         count_changes=count_messages,
     ),

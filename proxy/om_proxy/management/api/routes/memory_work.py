@@ -81,22 +81,24 @@ def describe_work(work: BegunWork) -> WorkAnswer:
 
 def bring_context(call: AdminCall) -> FindContext:
     """Return the function that finds what an inherited model needs in this request: the credential
-    that a chat request with the same headers would send. The admin token is none."""
+    that a client's request with the same headers would send. The admin token is none."""
 
     def find_context(memory: Memory) -> MemoryContext | None:
-        upstream = call.config.find_upstream(memory.model)
+        apis = (memory.newest_api,) if memory.newest_api else call.config.settings.identity.apis
+        servers = ((api, call.config.find_upstream(memory.model, api)) for api in apis)
+        api, upstream = next((pair for pair in servers if pair[1]), ("chat", None))
         if memory.model is None or upstream is None:
             return None
         own = drop_admin_token(call.headers, call.config)
         credential = tuple(
             (name, value)
-            for name, value in call.config.select_admitted_headers(own, upstream)
+            for name, value in call.config.select_admitted_headers(own, upstream, api)
             if name in CALLER_CREDENTIAL_HEADERS
         )
         if call.visitor.is_admin and not credential:
             return None
         return call.config.policy.context_of_request(
-            memory.model, memory.key.resource, upstream, credential
+            memory.model, memory.key.resource, upstream, credential, api=api
         )
 
     return find_context
