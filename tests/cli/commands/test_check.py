@@ -20,7 +20,7 @@ def test_check(tmp_path: Path) -> None:
     done = run_om_proxy("check", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) <= 13
+    assert len(lines) <= 14
     assert lines[0] == "settings: the built-in defaults; om-proxy init writes a file to edit"
     assert lines[2:4] == [
         "upstream: openai at https://api.openai.com/v1, for every model (chat, responses)",

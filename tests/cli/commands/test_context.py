@@ -83,7 +83,7 @@ def test_a_whole_request(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "cannot be read"), (b"[]", "not a chat request")]
+    ("content", "said"), [(None, "cannot be read"), (b"[]", "not a request of chat")]
 )
 def test_a_request_that_cannot_be_read(
     folder: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, said: str

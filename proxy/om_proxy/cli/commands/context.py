@@ -47,7 +47,7 @@ def print_answer(answer: ContextAnswer) -> None:
     )
     print_table(PART_COLUMNS, rows)
     for raw in answer.messages:
-        speaker, texts = summarize_message(bytes(raw), "chat")
+        speaker, texts = summarize_message(bytes(raw), answer.api)
         print_text("")
         print_heading(speaker)
         print_text("\n".join(texts))

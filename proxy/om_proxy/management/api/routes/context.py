@@ -174,6 +174,7 @@ class ContextAnswer(Struct, frozen=True, kw_only=True):
             )
         ),
     ] = None
+    api: Annotated[str, Meta(description="The API whose words `messages` have.")]
     messages: Annotated[
         list[Any],
         Meta(
@@ -243,6 +244,7 @@ def describe_preview(preview: Preview, offer: RecallRecord | None = None) -> Con
         shadow=_describe_shadow(preview, preview.shadow) if preview.shadow else None,
         recall=offer.word.value if offer else None,
         tool=_write_tool(turn, offer.tool) if offer and offer.tool else None,
+        api=preview.request.api.name,
         messages=_list_messages(preview.request),
     )
 
@@ -284,7 +286,10 @@ def _compare_requests(received: Request, sent: Request) -> MessageDiff:
 def describe_unchanged(request: Request, reason: Reason) -> ContextAnswer:
     """Describe a request that goes upstream as it came."""
     return ContextAnswer(
-        status=Status.OFF.value, reason=reason.value, messages=_list_messages(request)
+        status=Status.OFF.value,
+        reason=reason.value,
+        api=request.api.name,
+        messages=_list_messages(request),
     )
 
 
