@@ -488,6 +488,15 @@ async def test_other_apis(
         assert site.seen.body == body
 
 
+async def test_a_subscription_without_a_memory_model(tmp_path: Path) -> None:
+    """Its credential is for no call of memory."""
+    inherited = 'models: {"*": {model: inherit}}'
+    async with run_with_raw_upstream(tmp_path, inherited) as site:
+        key = b"x-api-key: sk-ant-oat01-x"
+        got = await site.ask(SAID + b"}", T, key, path="/v1/messages")
+        assert read_reason(got) == "raw/no-observer"
+
+
 # ── the list ──────────────────────────────────────────────────────────────────────────────────────
 
 
