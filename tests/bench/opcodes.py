@@ -33,7 +33,11 @@ from om_proxy.testing.scripted import ACTOR, ScriptedServer
 
 COST_FILE = Path(__file__).with_name("request_cost.json")
 OWN_CODE = str(Path(om_proxy.__file__).parent)
-MODEL_SERVER_CODE = f"{OWN_CODE}/testing"
+# of the scripted model server; its watchdog looks at its connections each tenth of a second
+MODEL_SERVER_CODE = tuple(
+    f"{OWN_CODE}/{path}"
+    for path in ("testing", "wire/server/protocol.py", "wire/server/time_limits/")
+)
 WARM_REQUESTS, COUNTED_REQUESTS = 6, 15
 EVENTS = 40, 240  # of the shorter and of the longer stream
 SETTLE_S = 0.05  # for what a turn does after its reply
@@ -216,8 +220,7 @@ async def _count_again(client: Client, thread: str | None) -> int:
 
 
 def _find_typical(counts: list[int]) -> int:
-    """Return the lower quartile: what the app does each tenth of a second falls into every other
-    request."""
+    """Return the lower quartile: what the app does each second falls into some requests."""
     return round(quantiles(counts[WARM_REQUESTS:], n=4)[0])
 
 
