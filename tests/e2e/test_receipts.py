@@ -500,14 +500,6 @@ async def test_a_subscription_without_a_memory_model(tmp_path: Path) -> None:
 # ── the list ──────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_a_subscription(tmp_path: Path) -> None:
-    """No call of memory uses its credential."""
-    async with run_with_raw_upstream(tmp_path, 'models: {"*": {model: inherit}}') as site:
-        key = b"x-api-key: sk-ant-oat01-x"
-        got = await site.ask(SAID + b"}", T, key, path="/v1/messages")
-        assert read_reason(got) == "raw/no-observer"
-
-
 async def test_economy(tmp_path: Path) -> None:
     """Notes that are due and would not pay back wait."""
     economy = ", economy: auto, observation: {message_tokens: 60, buffer_tokens: 15}"
