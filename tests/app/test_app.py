@@ -243,7 +243,7 @@ async def test_ready_when_the_first_count_is_quick(
         await until(lambda: ranks.asked == 2)
         ranks.here.set()
         assert (await saying)[1]["status"] == "raw"
-        assert (await run.http.get(f"{run.base}/readyz")).json() == {"status": "ok"}
+        assert await read_readiness(run) == {"status": "ok"}
 
 
 async def test_ready_without_anything_to_count(
