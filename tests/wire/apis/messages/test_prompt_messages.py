@@ -171,3 +171,27 @@ def test_a_broken_step_of_ours_is_not_sent(messages: list[Any], tail: list[Any])
 def test_what_the_client_breaks_itself_is_sent(messages: list[Any], tail: list[int]) -> None:
     written = write(messages, tail)["messages"]
     assert written[-len(tail) :] == [messages[index] for index in tail]
+
+
+def test_stored_steps_are_texts_where_the_request_has_no_tools() -> None:
+    """A server demands tools beside calls."""
+    request = MESSAGES.parse_request(b'{"messages":[{"role":"user","content":"and now?"}]}')
+    raws = [
+        orjson.dumps(said("assistant", THOUGHT, call("c"))),
+        orjson.dumps(said("user", result("c"))),
+    ]
+    pieces = [
+        Piece(raws[0], "assistant", ("c",), None, 1, 1, -1, api="messages"),
+        Piece(raws[1], "tool", (), "c", 1, 2, -1, api="messages"),
+        Piece(request.messages[0], "user", (), None, 1, 3, 0),
+    ]
+    body = MESSAGES.rewrite_body(request, "", "hint", pieces, "blocks")
+    assert b"tool_use" not in body
+    assert b"tool_result" not in body
+    assert b"signature" not in body
+    assert [message["role"] for message in orjson.loads(body)["messages"]] == [
+        "user",
+        "assistant",
+        "user",
+        "user",
+    ]

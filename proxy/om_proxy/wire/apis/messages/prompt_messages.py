@@ -17,7 +17,7 @@ from om_proxy.wire.apis.api import BrokenPrompt
 from om_proxy.wire.apis.json_text import parse_object
 from om_proxy.wire.apis.messages.elements import cut_element, write_message
 from om_proxy.wire.apis.messages.marks import remove_marks
-from om_proxy.wire.apis.messages.reading import list_blocks
+from om_proxy.wire.apis.messages.reading import list_blocks, read_chat_message
 from om_proxy.wire.apis.messages.writing import write_chat_message, write_value
 from om_proxy.wire.apis.units import Units
 
@@ -99,8 +99,10 @@ def read_units(tail: Sequence[Piece], sent: Units, *, has_tools: bool) -> Iterat
             element, part = sent.find_elements(piece.index).start, sent.find_part(piece.index)
             yield PromptUnit(role, piece.calls, piece.answers, element, part)
             continue
-        if piece.api == "chat":
-            message = parse_object(piece.raw) or {}
+        is_step = bool(piece.calls) or piece.answers is not None
+        if piece.api == "chat" or (is_step and not has_tools):
+            read = parse_object if piece.api == "chat" else read_chat_message
+            message = read(piece.raw) or {}
             written = write_chat_message(message, has_tools=has_tools)
             calls, answers = (piece.calls, piece.answers) if written.is_step else ((), None)
             unit = PromptUnit(written.role, calls, answers, blocks=written.blocks)
