@@ -20,13 +20,13 @@ async def test_known_messages_are_not_cut_out_of_the_body(
 ) -> None:
     """With notes in their place, and without."""
     cuts: list[int] = []
-    slice_at = SlicedMessages._slice_at
+    slice_at = SlicedMessages._message_at
 
     def count(messages: SlicedMessages, index: int) -> bytes:
         cuts.append(index)
         return slice_at(messages, index)
 
-    monkeypatch.setattr(SlicedMessages, "_slice_at", count)
+    monkeypatch.setattr(SlicedMessages, "_message_at", count)
     async with run_with_scripted_models(tmp_path, memory) as run:
         talk = run.chat("t")
         talk.history += [

@@ -10,9 +10,9 @@ from __future__ import annotations
 import hashlib
 import struct
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain as joined
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -68,9 +68,26 @@ NO_DIGESTS = Digests(0, hashlib.sha256(), {})
 
 
 class HashedMessages(Sequence[bytes]):
-    """Messages of which the first ones are hashed already."""
+    """Messages of which the first ones are hashed already. Each is read when it is asked for."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def _message_at(self, index: int) -> bytes:
+        """Return the message at this index, which is not negative."""
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[bytes, ...]: ...
+    def __getitem__(self, index: int | slice) -> bytes | tuple[bytes, ...]:
+        indices = range(len(self))[index]
+        if isinstance(indices, int):
+            return self._message_at(indices)
+        return tuple(map(self._message_at, indices))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return map(self._message_at, range(len(self)))
 
     @property
     @abstractmethod

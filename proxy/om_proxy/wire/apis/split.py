@@ -18,7 +18,6 @@ import re
 from array import array
 from collections.abc import Hashable, Iterator, Sequence
 from itertools import accumulate, islice
-from typing import overload
 
 from msgspec import Struct
 from xxhash import xxh3_128, xxh3_128_digest
@@ -106,20 +105,7 @@ class SlicedMessages(HashedMessages):
     def __len__(self) -> int:
         return len(self.split.ends) + len(self.new)
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[bytes, ...]: ...
-    def __getitem__(self, index: int | slice) -> bytes | tuple[bytes, ...]:
-        indices = range(len(self))[index]
-        if isinstance(indices, int):
-            return self._slice_at(indices)
-        return tuple(map(self._slice_at, indices))
-
-    def __iter__(self) -> Iterator[bytes]:
-        return map(self._slice_at, range(len(self)))
-
-    def _slice_at(self, index: int) -> bytes:
+    def _message_at(self, index: int) -> bytes:
         ends, start = self.split.ends, self.start
         if index >= len(ends):
             return self.new[index - len(ends)]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from typing import overload
 
 from msgspec.structs import replace
 
@@ -70,20 +69,7 @@ class Units(HashedMessages):
     def __len__(self) -> int:
         return len(self.starts)
 
-    @overload
-    def __getitem__(self, index: int) -> bytes: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[bytes, ...]: ...
-    def __getitem__(self, index: int | slice) -> bytes | tuple[bytes, ...]:
-        indices = range(len(self))[index]
-        if isinstance(indices, int):
-            return self._unit_at(indices)
-        return tuple(map(self._unit_at, indices))
-
-    def __iter__(self) -> Iterator[bytes]:
-        return map(self._unit_at, range(len(self)))
-
-    def _unit_at(self, index: int) -> bytes:
+    def _message_at(self, index: int) -> bytes:
         if index not in self._units:
             elements = self.find_elements(index)
             raws = self.elements[elements.start : elements.stop]

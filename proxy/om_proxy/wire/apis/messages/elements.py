@@ -67,7 +67,7 @@ class ElementUnits(Units):
     def __init__(self, elements: Sequence[bytes], starts: array[int], marked: array[int]) -> None:
         super().__init__(elements, starts, lambda raws, part: read_units(raws[0])[part], marked)
 
-    def _unit_at(self, index: int) -> bytes:
+    def _message_at(self, index: int) -> bytes:
         if index not in self._units:
             raw = self.elements[self.starts[index]]
             self._units.update(enumerate(read_units(raw), index - self.find_part(index)))
