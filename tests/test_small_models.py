@@ -1,16 +1,28 @@
-"""The small models that make notes, and the dates on which models end."""
+"""The small models that make notes, and the dates on which models end.
+
+The day they are held against moves with a release, not with the calendar: `scripts/release` gives
+today's as OM_TEST_TODAY. A model that ends keeps nobody from other work.
+"""
 
 from __future__ import annotations
 
+import os
+import re
 from datetime import date, timedelta
+from pathlib import Path
 
 import pytest
 
 from om_proxy.agents import models
 from om_proxy.agents.models import model_warnings, price_list, small_models
+from om_proxy.cli.demo import figures
 
+ROOT = Path(__file__).parents[1]
+MODEL_NAME = re.compile(r"\b(?:claude|gpt|gemini|o\d)-[a-z0-9.-]*[a-z0-9]")
+RECORDED_SESSION_PAGE = ROOT / "docs" / "guides" / "replay.md"  # a session as it was played
 OPENAI, ROUTER = "https://api.openai.com/v1", "https://openrouter.ai/api/v1"
 NOVEMBER = date(2026, 11, 28)
+RELEASE_DAY = date.fromisoformat(os.environ.get("OM_TEST_TODAY", "2026-11-30"))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +96,7 @@ def test_every_list_has_a_model_that_is_served(names: tuple[str, ...]) -> None:
     """Each name has a list price, and each list has a model that goes on for the time of the
     notice."""
     assert all(models.find_price(name) for name in names)
-    day = small_models.read_today() + model_warnings.DEPRECATION_NOTICE
+    day = RELEASE_DAY + model_warnings.DEPRECATION_NOTICE
     ends = [models.find_deprecation_date(name) for name in names]
     assert any(end is None or end > day for end in ends), f"add to {names} in small_models.py"
 
@@ -132,4 +144,27 @@ def test_a_model_that_ends_is_warned_of() -> None:
 
 def test_the_default_is_a_model_that_is_served() -> None:
     """`memory.model: default` names a model that gives no warning."""
-    assert models.list_model_warnings(models.choose_default_model()) == ()
+    name = models.choose_default_model(RELEASE_DAY)
+    assert models.list_model_warnings(name, today=RELEASE_DAY) == ()
+
+
+def test_no_page_names_a_model_that_has_ended() -> None:
+    """Readers copy the names of README, docs, examples and the configuration."""
+    folders = [ROOT / name for name in ("docs", "examples", "config")]
+    files = [ROOT / "README.md", *(file for folder in folders for file in folder.rglob("*.*"))]
+    pages = [file for file in files if file.suffix != ".png" and file != RECORDED_SESSION_PAGE]
+    ended = {
+        (page.name, name)
+        for page in pages
+        for name in set(MODEL_NAME.findall(page.read_text(encoding="utf-8")))
+        if (end := models.find_deprecation_date(name)) and end <= RELEASE_DAY
+    }
+    assert ended == set()
+
+
+@pytest.mark.parametrize("name", [*figures.PRICED_ACTORS, figures.MEMORY_MODEL])
+def test_the_demo_has_the_prices_of_models_that_are_served(name: str) -> None:
+    """Its figures are printed."""
+    end = models.find_deprecation_date(name)
+    assert models.find_price(name)
+    assert end is None or end > RELEASE_DAY

@@ -22,4 +22,22 @@ One request, one path, always read downwards:
           memory/notes/                         read the answer → engine/memory_cache/memories.py → storage/
 """
 
+# their types stand in __init__.pyi
+__all__ = ["Call", "Conversation", "Stage", "Turn", "read_history"]
 __version__ = "0.1.0"
+_MODULES = {
+    "Call": "conversation",
+    "Conversation": "conversation",
+    "Stage": "stage",
+    "Turn": "stage",
+    "read_history": "readers.registry",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used: `serve` needs none of them."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - see above
+
+    return getattr(import_module(f"om_proxy.proof.{_MODULES[name]}"), name)

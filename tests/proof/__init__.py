@@ -1,0 +1,1 @@
+"""Tests of reading histories, and of playing them."""

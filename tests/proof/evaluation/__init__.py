@@ -1,0 +1,1 @@
+"""Tests of public benchmarks through the wire."""
