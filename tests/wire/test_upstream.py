@@ -66,12 +66,16 @@ async def ask(
         ("http://h:1/v1", "/v1/v1/models", b"", "http://h:1/v1/v1/models"),
         ("http://h:1/v1", "/v1beta/models", b"", "http://h:1/v1/v1beta/models"),
         ("http://h:1/v1", "/v1", b"", "http://h:1/v1"),
+        ("https://api.anthropic.com/v1", "/api/hello", b"", "https://api.anthropic.com/api/hello"),
+        ("http://h:1/gateway/v1", "/api/hello", b"", "http://h:1/gateway/api/hello"),
+        ("http://h:1/v1", "/api/delete", b"", "http://h:1/v1/api/delete"),
         ("http://h:1/v1", "/v1/models/", b"q=%2F+%C3%A9&q=", "http://h:1/v1/models/?q=%2F+%C3%A9&q="),
         ("http://h:1/v1", "/v1/models", "q=é|{}".encode(), "http://h:1/v1/models?q=%C3%A9|{}"),
     ],
 )  # fmt: skip
 def test_join(base: str, path: str, query: bytes, url: str) -> None:
-    """Exactly one leading /v1 of the client's path is dropped, and nothing else changes."""
+    """Exactly one leading /v1 of the client's path is dropped, and nothing else changes, but for what
+    a client asks beside the Messages API."""
     assert join_url(base, path, query) == url
 
 

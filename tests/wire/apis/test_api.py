@@ -98,6 +98,69 @@ def test_texts_of_memory_are_added(sample: Sample, layout: Layout) -> None:
     assert sample.api.parse_request(body).model == "m"
 
 
+SAYS, DEVELOPER, HINT = (
+    b'{"role":"user", "content":"q"}',
+    b'{"role":"developer","content":"B"}',
+    b'{"role":"user","content":"H"}',
+)
+KIND = b'"be kind"'
+BOTH = rb'"B\n\nH"'
+KIND_AND_BOTH = rb'"be kind\n\nB\n\nH"'
+BOTH_BLOCK = rb'{"type":"text","text":"B\n\nH"}'
+
+
+def write_body(name: bytes, first: bytes, listed: bytes, last: bytes = b"") -> bytes:
+    """Write a body with members that no prompt changes, as odd as JSON allows."""
+    return (
+        b'{%b "tools":[ {"name":"n","input_schema":{"x":1E2}} ],\t"metadata" : {"a":"\\u00e9"}, '
+        b'"%b": [%b] , "include":[ "x" ],"store": false,  "x":1.50 %b}\n'
+    ) % (first, name, listed, last)
+
+
+@pytest.mark.parametrize(
+    ("api", "layout", "sent", "first", "listed", "last"),
+    [
+        (MESSAGES, "blocks", b"", b"", SAYS, b',"system":[%b]' % BOTH_BLOCK),
+        (MESSAGES, "merged", b"", b"", SAYS, b',"system":%b' % BOTH),
+        (
+            MESSAGES,
+            "blocks",
+            b'"system":%b,' % KIND,
+            b'"system":[{"type":"text","text":%b},%b],' % (KIND, BOTH_BLOCK),
+            SAYS,
+            b"",
+        ),
+        (MESSAGES, "merged", b'"system":%b,' % KIND, b'"system":%b,' % KIND_AND_BOTH, SAYS, b""),
+        (RESPONSES, "blocks", b"", b"", b"%b,%b,%b" % (DEVELOPER, HINT, SAYS), b""),
+        (RESPONSES, "merged", b"", b"", SAYS, b',"instructions":%b' % BOTH),
+        (
+            RESPONSES,
+            "blocks",
+            b'"instructions":%b,' % KIND,
+            b'"instructions":%b,' % KIND,
+            b"%b,%b,%b" % (DEVELOPER, HINT, SAYS),
+            b"",
+        ),
+        (
+            RESPONSES,
+            "merged",
+            b'"instructions":%b,' % KIND,
+            b'"instructions":%b,' % KIND_AND_BOTH,
+            SAYS,
+            b"",
+        ),
+    ],
+)
+def test_all_other_bytes_stay(
+    api: Api, layout: Layout, sent: bytes, first: bytes, listed: bytes, last: bytes
+) -> None:
+    """A prompt with memory's texts differs in the list and the instructions alone."""
+    name = b"messages" if api is MESSAGES else b"input"
+    request = api.parse_request(write_body(name, sent, b" %b " % SAYS))
+    written = api.rewrite_body(request, "B", "H", tail_of((SAYS,)), layout)
+    assert written == write_body(name, first, listed, last)
+
+
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_a_request_without_content_holds_no_bytes(sample: Sample) -> None:
     """What stays is what the log says of it."""

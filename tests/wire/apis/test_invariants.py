@@ -3,6 +3,8 @@ and whatever of the conversation the client sends."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import orjson
@@ -61,24 +63,68 @@ class Case(NamedTuple):
     api: Api  # of the request
     cut: int  # the first unit that the notes do not cover
     first_sent: int
-    stored_by: list[Api]  # of each unit; results come by the API of their call
+    stored_by: list[Api]  # of each unit
     layout: Layout
+    is_marked: bool  # by cache marks on the newest messages that the client sends
 
 
 @st.composite
 def cases(draw: st.DrawFn, talk: Talk) -> Case:
     cut, first_sent = draw(st.sampled_from(talk.starts)), draw(st.sampled_from([0, *talk.starts]))
-    stored_by: list[Api] = []
-    for message in talk.messages:
-        is_result = message["role"] == "tool"
-        stored_by.append(stored_by[-1] if is_result else draw(st.sampled_from(APIS)))
+    stored_by: list[Api] = [draw(st.sampled_from(APIS)) for _ in talk.messages]
     layout = draw(st.sampled_from(("blocks", "merged")))
-    return Case(draw(st.sampled_from(APIS)), cut, first_sent, stored_by, layout)
+    api, is_marked = draw(st.sampled_from(APIS)), draw(st.booleans())
+    return Case(api, cut, first_sent, stored_by, layout, is_marked)
 
 
-def encode(api: Api, messages: list[Json]) -> bytes:
+def encode(api: Api, messages: list[Json], *, is_marked: bool = False) -> bytes:
     system = {"role": "system", "content": "be kind"}
-    return orjson.dumps(write_body(api, [system, *messages], model="m", tools=[TOOL]))
+    body = write_body(api, [system, *messages], model="m", tools=[TOOL])
+    if api == "responses":
+        body["input"] = list(add_reasoning(body["input"]))
+    if api == "messages":
+        add_thinking(body["messages"])
+        listed = [m["content"][-1] for m in body["messages"] if isinstance(m["content"], list)]
+        for block in listed[-3:] if is_marked else ():
+            block["cache_control"] = {"type": "ephemeral"}
+    return orjson.dumps(body)
+
+
+def add_reasoning(items: list[Json]) -> Iterator[Json]:
+    """Yield the items, and before each step that calls tools what the model thought."""
+    for is_step, group in groupby(items, is_of_model):
+        step = list(group)
+        calls = [item["call_id"] for item in step if "call_id" in item]
+        if is_step and calls:
+            name = f"rs_{calls[0]}"
+            yield {"type": "reasoning", "id": name, "summary": [], "encrypted_content": name}
+        yield from step
+
+
+def is_of_model(item: Json) -> bool:
+    return item.get("role") == "assistant" or item.get("type") in ("reasoning", "function_call")
+
+
+def add_thinking(messages: list[Json]) -> None:
+    """Put what the model thought before the blocks of each message that calls tools."""
+    for blocks in list_steps(messages):
+        name = next(block["id"] for block in blocks if block["type"] == "tool_use")
+        blocks.insert(0, {"type": "thinking", "thinking": "hm", "signature": f"S{name}"})
+
+
+def list_steps(messages: list[Json]) -> list[list[Json]]:
+    """List the blocks of the messages that call tools."""
+    said = [m["content"] for m in messages if isinstance(m["content"], list)]
+    return [blocks for blocks in said if any(block["type"] == "tool_use" for block in blocks)]
+
+
+def list_thoughtful_steps(api: Api, body: Json) -> list[Any]:
+    """List the steps that begin with a thought, each with all that it holds."""
+    if api == "responses":
+        groups = [list(step) for is_step, step in groupby(body["input"], is_of_model) if is_step]
+        return [step for step in groups if any(item.get("type") == "reasoning" for item in step)]
+    said = [m["content"] for m in body["messages"] if isinstance(m["content"], list)]
+    return [step for step in said if any(block["type"] == "thinking" for block in step)]
 
 
 def write_prompt(talk: Talk, case: Case) -> bytes:
@@ -86,7 +132,9 @@ def write_prompt(talk: Talk, case: Case) -> bytes:
     stored."""
     whole = {api: get_api(api).parse_request(encode(api, talk.messages)) for api in APIS}
     assert {len(request.messages) for request in whole.values()} == {len(talk.messages)}
-    request = get_api(case.api).parse_request(encode(case.api, talk.messages[case.first_sent :]))
+    request = get_api(case.api).parse_request(
+        encode(case.api, talk.messages[case.first_sent :], is_marked=case.is_marked)
+    )
     pieces = []
     for unit in range(case.cut, len(talk.messages)):
         is_sent = unit >= case.first_sent
@@ -104,7 +152,8 @@ def summarize(messages: list[Json]) -> list[tuple[str, str, int]]:
     for message in messages:
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"text": content or ""}]
-        texts = "".join(part.get("text", "[picture]") for part in parts)
+        shown = [part for part in parts if part.get("type") != "thinking"]
+        texts = "".join(part.get("text", "[picture]") for part in shown)
         said.append((message["role"], texts, len(message.get("tool_calls") or ())))
     return said
 
@@ -134,9 +183,29 @@ def test_a_prompt_says_the_tail_in_the_order_of_its_api(talk: Talk, data: st.Dat
 
 
 @given(talks(), st.data())
+def test_thoughts_are_whole_or_absent(talk: Talk, data: st.DataObject) -> None:
+    """Each stands with all of its step, if that came by this API; no other has one."""
+    case = data.draw(cases(talk).filter(lambda case: case.api != "chat"))
+    came_by = case.stored_by[: case.first_sent] + [case.api] * len(talk.messages)
+    own = [
+        message
+        for unit, message in enumerate(talk.messages)
+        if unit >= case.cut and came_by[unit] == case.api and "tool_calls" in message
+    ]
+    written = orjson.loads(write_prompt(talk, case._replace(is_marked=False)))
+    expected = [
+        step
+        for message in own
+        for step in list_thoughtful_steps(case.api, orjson.loads(encode(case.api, [message])))
+    ]
+    assert list_thoughtful_steps(case.api, written) == expected
+
+
+@given(talks(), st.data())
 def test_what_is_asked_is_last_and_all_other_members_stay(talk: Talk, data: st.DataObject) -> None:
     case = data.draw(cases(talk))
-    sent = orjson.loads(encode(case.api, talk.messages[case.first_sent :]))
+    asked = talk.messages[case.first_sent :]
+    sent = orjson.loads(encode(case.api, asked, is_marked=case.is_marked))
     written = orjson.loads(write_prompt(talk, case))
     member = "input" if case.api == "responses" else "messages"
     assert written[member][-1] == sent[member][-1]
@@ -148,7 +217,8 @@ def test_what_is_asked_is_last_and_all_other_members_stay(talk: Talk, data: st.D
 def test_the_beginning_stays_between_two_activations(talk: Talk, data: st.DataObject) -> None:
     """Of a client that sends its newest message: what stands before it in one prompt begins the next
     one, whichever API the messages came by."""
-    case = data.draw(cases(talk))
+    # the client's own marks move from one message to the next
+    case = data.draw(cases(talk))._replace(is_marked=False)
     later, earlier = len(talk.messages) - 1, talk.starts[-2]
     cut = data.draw(st.sampled_from(talk.starts[:-1]))
     member = "input" if case.api == "responses" else "messages"

@@ -32,7 +32,7 @@ ELEMENTS = st.one_of(st.just("said"), st.lists(st.sampled_from("abc"), min_size=
 def _of_short_lists_too() -> Iterator[None]:
     with (
         patch.object(sent_history, "MIN_DIGESTED_BYTES", 0),
-        patch.object(split, "MIN_SPLIT_BODY_BYTES", 0),
+        patch.object(split, "MIN_UNITS_BODY_BYTES", 0),
     ):
         yield
 

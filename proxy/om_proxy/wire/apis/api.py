@@ -7,7 +7,7 @@ messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -44,7 +44,6 @@ class Kind(NamedTuple):
 
     treatment: Literal["turn", "raw", "off"]
     reason: Reason | None = None
-    suffix: str = ""  # of the thread's name, for a sub-agent that has a thread of its own
 
 
 TURN = Kind("turn")
@@ -70,6 +69,13 @@ class Request(Struct, frozen=True):
     routing: tuple[tuple[str, bytes], ...] = ()
     # the names of members that a server may take, and not together with a tool
     options: frozenset[str] = frozenset()
+    # id of the reply that it follows, whose past the server holds
+    previous: str | None = None
+    # whether that past will hold its instructions: they stand among the messages
+    leaves_instructions: bool = False
+    # the stored parts of messages that it names in place of showing them, by id; filled once they
+    # are looked up
+    items: dict[str, bytes] = {}
 
     def __repr__(self) -> str:
         return (
@@ -79,7 +85,9 @@ class Request(Struct, frozen=True):
 
     def without_content(self) -> Request:
         """Return the request without its bytes, for the log line at its end."""
-        return replace(self, body=b"", frame=b"", readable=b"", instructions=(), messages=())
+        return replace(
+            self, body=b"", frame=b"", readable=b"", instructions=(), messages=(), items={}
+        )
 
 
 class Reply(Struct, frozen=True):
@@ -93,6 +101,8 @@ class Reply(Struct, frozen=True):
     error: bool = False  # the body or an event of the stream reports one
     others: tuple[bytes, ...] = ()  # the messages of the other choices, by index
     look_ups: LookedUp | None = None  # of the model, before the reply that the client saw
+    id: str | None = None  # by which a later request may name it
+    is_stored: bool = False  # whether the server says that it keeps it
 
     def __repr__(self) -> str:
         message = f"{len(self.message)} bytes" if self.message is not None else "nothing"
@@ -194,11 +204,20 @@ class Api(Protocol):
         """The half of the API that offers look-ups; None: it has none."""
         return None
 
+    @property
+    def references(self) -> ReferenceApi | None:
+        """The half of the API that reads references to stored parts; None: it has none."""
+        return None
+
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         """Split a request into messages. Raise Unreadable.
 
         `known_split`: the thread's last split. The same body gives the same request, in less time.
         """
+
+    def find_sub_agent(self, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        """Return the header's value that names the sub-agent that asks, which has a thread of its
+        own; empty for none. `headers`: names in lower case."""
 
     def classify(self, request: Request, headers: Sequence[tuple[bytes, bytes]]) -> Kind:
         """Return how memory treats the request. `headers`: names in lower case."""
@@ -262,6 +281,19 @@ def require_recall(request: Request) -> RecallApi:
     recall = request.api.recall
     assert recall is not None  # else `offer_additions` offers none
     return recall
+
+
+class ReferenceApi(Protocol):
+    """What an API needs whose messages may have ids in place of parts of stored ones."""
+
+    def list_references(self, request: Request, start: int = 0) -> Set[str]:
+        """Return these ids in the messages from `start` on."""
+
+    def find_items(self, raw: bytes, ids: Set[str]) -> Mapping[str, bytes]:
+        """Return the parts of a stored message that have these ids."""
+
+    def put_in_items(self, raw: bytes, items: Mapping[str, bytes]) -> bytes:
+        """Return a sent message with these parts in place of their ids."""
 
 
 class RecallApi(Protocol):

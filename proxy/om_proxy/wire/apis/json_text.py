@@ -123,6 +123,12 @@ _END = compile_late(_WHITE_SPACE + rb"\}" + _WHITE_SPACE + rb"\Z")
 _name = msgspec.json.Decoder(str)
 
 
+def name_role(role: Any) -> str | None:
+    """Return the role. One that is no text is an unknown one, known by its type; None: there is
+    none."""
+    return role if role is None or isinstance(role, str) else type(role).__name__
+
+
 def find_value_span(name: str, members: Mapping[str, Raw], text: bytes) -> slice | None:
     """Return the span of the value of `name`. `members` are all top-level members of `text`, in
     order.

@@ -74,7 +74,7 @@ def rewrite_body(
     """Return the request's body with this tail (`Api.rewrite_body`). A message that came by another
     API is given to the request's own as the chat message that says the same."""
     own = request.api.name
-    if any(piece.api not in (own, "chat") for piece in tail):
+    if not {piece.api for piece in tail} <= {own, "chat"}:
         write = fit_message if own == "chat" else write_message
         brought = [piece if piece.api == own else _bring_to_chat(piece, write) for piece in tail]
         tail = [piece for piece in brought if piece.raw]

@@ -31,6 +31,7 @@ MAX_SPLITS_BYTES = 8 << 20
 SPLIT_OVERHEAD_BYTES = 3_000
 PROBE_BYTES = 64  # of the first message; the text is found by them
 MIN_SPLIT_BODY_BYTES = MIN_DIGESTED_BYTES  # a smaller body is split as fast without
+MIN_UNITS_BODY_BYTES = 1 << 10  # where units are cut out of the messages, which takes longer
 # The probe is searched up to here: the instructions before it may differ in length.
 MAX_PROBE_OFFSET_BYTES = 1 << 16
 KNOWN_PREFIX_PLACEHOLDER = b'"what is known stands here"'  # JSON, in place of the known messages
@@ -125,8 +126,9 @@ def build_split(
 ) -> Split | None:
     """Build the split of the messages that `digests` cover: `count`, if those are of units. None:
     the body is small, nothing is covered, or the gaps between the messages differ."""
+    min_body_bytes = MIN_SPLIT_BODY_BYTES if count is None else MIN_UNITS_BODY_BYTES
     count = digests.count if count is None else count
-    if not count or len(body) < MIN_SPLIT_BODY_BYTES:
+    if not count or len(body) < min_body_bytes:
         return None
     if isinstance(messages, SlicedMessages) and count >= len(messages.split.ends):
         return _extend_split(messages, digests, count)

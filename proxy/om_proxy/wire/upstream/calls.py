@@ -18,6 +18,7 @@ from urllib.parse import quote_from_bytes, urlsplit
 import aiohttp
 import httpx
 
+from om_proxy.common.apis import PATHS_BESIDE_V1
 from om_proxy.common.errors import Overloaded, UpstreamError, UpstreamTimeout
 from om_proxy.common.running_time import limit_running_time
 from om_proxy.wire.upstream.transport import AiohttpTransport, RawResponse, is_single_write
@@ -359,12 +360,15 @@ def get_origin(url: str) -> str:
 
 def join_url(base_url: str, path: str, query: bytes) -> str:
     """Return the upstream address of a client's path. One leading `/v1` of the path is dropped,
-    because the base has its own (`/v1`, `/v1beta/openai`, …).
+    because the base has its own (`/v1`, `/v1beta/openai`, …). A path beside `/v1` is beside that of the
+    base; all others stay below it.
 
     A query in the base, such as Azure's `?api-version=…`, comes before the client's query.
     """
     origin, base_query = _split_base_url(base_url)
     path_in_api = path[3:] if path == "/v1" or path.startswith("/v1/") else path
+    if path_in_api is path and path.encode() in PATHS_BESIDE_V1:
+        origin = origin.removesuffix("/v1")
     if not query and not base_query:
         return origin + path_in_api
     client_query = quote_from_bytes(query, safe=QUERY_SAFE_BYTES)

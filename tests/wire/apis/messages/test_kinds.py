@@ -14,7 +14,6 @@ from om_proxy.wire.apis.messages.messages_api import MESSAGES
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 SESSION = (b"x-claude-code-session-id", b"s")
-AGENT = (b"x-claude-code-agent-id", b"a7")
 MANAGED = {"context_management": {"edits": []}}
 
 
@@ -65,11 +64,13 @@ AGENTS = Kind("raw", Reason.CODING_AGENT)
         (NAMED, MANAGED, [SESSION], AGENTS),
         (COMPACTED, MANAGED, [SESSION], AGENTS),
         ([], MANAGED, [SESSION], AGENTS),
-        (ASKS, MANAGED, [SESSION, AGENT], Kind("raw", Reason.CODING_AGENT, "a7")),
-        (ASKS, {}, [AGENT], Kind("turn", None, "a7")),
-        (COMPACTED, {}, [AGENT], Kind("raw", Reason.COMPACTION, "a7")),
     ],
 )
 def test_kinds(messages: Any, members: Any, headers: Any, kind: Kind) -> None:
     request = MESSAGES.parse_request(orjson.dumps({"model": "m", **members, "messages": messages}))
     assert classify(request, headers) == kind
+
+
+def test_a_sub_agent_is_named_by_its_header() -> None:
+    assert MESSAGES.find_sub_agent([SESSION, (b"x-claude-code-agent-id", b"a7")]) == b"a7"
+    assert MESSAGES.find_sub_agent([SESSION]) == b""

@@ -27,7 +27,7 @@ MARK = {"cache_control": {"type": "ephemeral"}}
 def _of_short_lists_too() -> Iterator[None]:
     with (
         patch.object(sent_history, "MIN_DIGESTED_BYTES", 0),
-        patch.object(split, "MIN_SPLIT_BODY_BYTES", 0),
+        patch.object(split, "MIN_UNITS_BODY_BYTES", 0),
     ):
         yield
 

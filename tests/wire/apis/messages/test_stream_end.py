@@ -33,6 +33,7 @@ STREAMS = {
     "no reason": (START + TEXT + EARLY, STOP, b""),
     "an error": (START + TEXT, ERROR, b""),
     "an error at once": (b"", ERROR, b""),
+    "named by its line alone": (START + TEXT, b"event: message_stop\ndata: {}\n\n", b""),
     "no event lines": (bare(START) + bare(TEXT) + bare(EARLY), bare(DELTA), bare(STOP)),
     "spaces": (START, DELTA.replace(b'":', b'" : ').replace(b"data: {", b"data:{ "), STOP),
     "its own lines": (START, b"id: 7\n" + DELTA, STOP),
@@ -57,6 +58,16 @@ def test_the_end_is_found_wherever_it_is_cut(name: str, line_end: bytes) -> None
                 break
         else:
             pytest.fail("the end was not found")
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_the_end_is_found_line_by_line(name: str) -> None:
+    """Each line comes alone, as some servers send them."""
+    before, end, behind = STREAMS[name]
+    finder = TurnEndFinder()
+    lines = (before + end + behind).splitlines(keepends=True)
+    found = [n for n, line in enumerate(lines) if finder.feed(line) is not None]
+    assert found[0] == len((before + end).splitlines()) - 1
 
 
 @pytest.mark.parametrize("cut", range(1, len(DELTA)))

@@ -28,11 +28,11 @@ AGENT = Kind("raw", Reason.CODING_AGENT)
     [
         ("hi", {}, TURN),
         (TALK, {"store": False, "include": ["x"], "prompt": {"id": "p"}}, TURN),
-        (TALK, {"previous_response_id": "resp_1"}, STATE),
+        (TALK, {"previous_response_id": "resp_1"}, TURN),
         ("hi", {"conversation": {"id": "conv_1"}}, STATE),
         ("hi", {"conversation": "conv_1"}, STATE),
-        ([*TALK, REFERENCE], {}, STATE),
-        ([REFERENCE, *TALK], {}, STATE),
+        ([*TALK, REFERENCE], {}, TURN),
+        ([REFERENCE, *TALK], {}, TURN),
         ("item_reference", {}, TURN),
         ([{**said("x"), "name": "item_reference"}], {}, TURN),
         ("hi", {"previous_response_id": None, "conversation": None, "background": False}, TURN),
@@ -66,16 +66,6 @@ METADATA = b"x-codex-turn-metadata"
         ([(b"originator", b"codex_exec"), (METADATA, b'{"request_kind":"title"}')], SIDE),
         ([(b"x-openai-memgen-request", b"1")], SIDE),
         ([(b"x-codex-guardian", b"1")], SIDE),
-        (
-            [
-                (b"originator", b"codex_exec"),
-                (b"x-codex-parent-thread-id", b"p"),
-                (b"thread-id", b"t"),
-            ],
-            Kind("raw", Reason.CODING_AGENT, "t"),
-        ),
-        ([(b"x-codex-parent-thread-id", b"p"), (b"thread-id", b"t")], Kind("turn", None, "t")),
-        ([(b"x-codex-parent-thread-id", b"p")], TURN),
     ],
 )
 def test_coding_agents_are_known_by_headers(headers: list[tuple[bytes, bytes]], kind: Kind) -> None:
@@ -99,3 +89,17 @@ def test_what_is_known_is_searched_too() -> None:
     grown = RESPONSES.parse_request(json.dumps(body, separators=(",", ":")).encode(), known)
     assert len(grown.frame) < len(grown.body)
     assert classify(grown, ()) == COMPACTED
+
+
+@pytest.mark.parametrize(
+    ("headers", "agent"),
+    [
+        ([(b"x-codex-parent-thread-id", b"p"), (b"thread-id", b"t")], b"t"),
+        ([(b"x-codex-parent-thread-id", b"p")], b""),
+        ([(b"thread-id", b"t")], b""),
+    ],
+)
+def test_a_sub_agent_is_named_beside_its_parent(
+    headers: list[tuple[bytes, bytes]], agent: bytes
+) -> None:
+    assert RESPONSES.find_sub_agent(headers) == agent

@@ -279,3 +279,11 @@ def test_what_stands_before_the_tail_stays(
     shorter, longer = (rewrite(request, list_pieces(request, cut)) for request in (now, later))
     items = read_input(shorter)
     assert read_input(longer)[: len(items)] == items
+
+
+def test_the_prompt_stands_in_for_the_past_at_the_server() -> None:
+    request = read([said("two")], previous_response_id="resp_1", store=True)
+    body = rewrite(request, [*store(write_unit(said("one"))), *list_pieces(request)])
+    assert "previous_response_id" not in orjson.loads(body)
+    assert orjson.loads(body)["store"] is True
+    assert read_input(body)[-2:] == [said("one"), said("two")]

@@ -237,7 +237,7 @@ ODD = [
 
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize(
-    "member", ["content", "output", "call_id", "name", "arguments", "id", "action"]
+    "member", ["role", "content", "output", "call_id", "name", "arguments", "id", "action"]
 )
 def test_odd_members_raise_nothing(odd: Any, member: str) -> None:
     for item in (
@@ -247,4 +247,11 @@ def test_odd_members_raise_nothing(odd: Any, member: str) -> None:
         answered("c"),
         called("c", "x_call"),
     ):
-        assert read_item(write_unit({**item, member: odd}), KEY).role
+        if (member, odd) != ("role", None):
+            assert read_item(write_unit({**item, member: odd}), KEY).role
+
+
+@pytest.mark.parametrize("role", [7, ["user"], {}])
+def test_a_role_that_is_no_text_is_an_unknown_one(role: Any) -> None:
+    for item in ({**said("x"), "role": role}, {"type": "message", "role": role, "content": "x"}):
+        assert read_item(write_unit(item), KEY).role not in ("user", "assistant")

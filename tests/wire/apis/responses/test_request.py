@@ -27,6 +27,7 @@ def _of_short_lists_too() -> Iterator[None]:
     with (
         patch.object(sent_history, "MIN_DIGESTED_BYTES", 0),
         patch.object(split, "MIN_SPLIT_BODY_BYTES", 0),
+        patch.object(split, "MIN_UNITS_BODY_BYTES", 0),
     ):
         yield
 
@@ -170,3 +171,33 @@ def test_a_split_of_chat_is_no_split_of_this() -> None:
     assert known is not None
     request = RESPONSES.parse_request(read(messages).body, known)
     assert not isinstance(read_units(request).elements, SlicedMessages)
+
+
+@pytest.mark.parametrize(
+    ("members", "previous"),
+    [
+        ({}, None),
+        ({"previous_response_id": None}, None),
+        ({"previous_response_id": ""}, None),
+        ({"previous_response_id": "resp_1"}, "resp_1"),
+        ({"previous_response_id": 7}, "7"),
+        ({"previous_response_id": {"id": "x"}}, '{"id":"x"}'),
+    ],
+)
+def test_the_reply_that_a_request_follows(members: dict[str, Any], previous: str | None) -> None:
+    """Its past is at the server, so such a request leaves nothing out."""
+    request = read([said("one")], **members)
+    assert (request.previous, RESPONSES.has_replies(request)) == (previous, previous is not None)
+
+
+@pytest.mark.parametrize(
+    ("items", "leaves"),
+    [
+        ("hi", False),
+        ([said("one"), said("rule", "developer")], False),
+        ([said("rule", "developer"), said("one")], True),
+        ([{"type": "additional_tools", "tools": []}, said("one")], False),
+    ],
+)
+def test_instructions_that_the_server_will_hold(items: Any, leaves: bool) -> None:
+    assert read(items, instructions="Be brief.").leaves_instructions == leaves

@@ -164,6 +164,16 @@ def test_reasoning_goes_with_its_content(stored: list[Item], written: list[Item]
     assert [json.loads(raw) for raw in raws] == (stored if written is None else written)
 
 
+def test_a_step_that_its_server_holds_is_referred_to() -> None:
+    """Only its hidden reasoning is: the rest keeps its ids beside it."""
+    call = called("c", id="fc_1")
+    raws = write_stored(write_unit(reasoned(), call), "responses", is_held=True)
+    assert [json.loads(raw) for raw in raws] == [{"type": "item_reference", "id": "rs_1"}, call]
+    nameless = {"type": "reasoning", "summary": []}
+    raws = write_stored(write_unit(nameless, call), "responses", is_held=True)
+    assert [json.loads(raw) for raw in raws] == [called("c")]
+
+
 def test_stored_items_keep_their_bytes() -> None:
     raws = [b'{"role": "user", "content": "caf\\u00e9", "n": 1.50}', b'{"type":"x"}']
     assert write_stored(b"[" + b",".join(raws) + b"]", "responses") == raws

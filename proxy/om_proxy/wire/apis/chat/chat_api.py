@@ -91,6 +91,7 @@ class ChatApi:
     create_reply_reader = ChatReplyReader
     create_end_finder = DoneFinder
     find_first_word = None
+    references = None
     read_tool_use = staticmethod(recall_tool.read_tool_use)
     write_tool = staticmethod(recall_tool.write_tool)
     write_answer = staticmethod(recall_tool.write_answer)
@@ -102,6 +103,10 @@ class ChatApi:
 
     def parse_request(self, body: bytes, known_split: Split | None = None) -> Request:
         return chat_request.parse_request(self, body, known_split)
+
+    @staticmethod
+    def find_sub_agent(headers: Sequence[tuple[bytes, bytes]]) -> bytes:
+        return b""
 
     @staticmethod
     def classify(request: Request, headers: Sequence[tuple[bytes, bytes]]) -> Kind:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -144,9 +144,10 @@ def list_shown(content: Any) -> Iterator[str | ChatPart]:
             yield shown if isinstance(shown, str) else part
 
 
-def write_call_id(call_id: object) -> str:
-    """Return an id that every other API takes: the same for a call and its result."""
-    if isinstance(call_id, str) and _CALL_ID.fullmatch(call_id):
+def write_call_id(call_id: object, own_ids: Container[str] = ()) -> str:
+    """Return an id that every other API takes: the same for a call and its result. `own_ids`: those
+    that stand in the API's own words in this prompt, which stay."""
+    if isinstance(call_id, str) and (_CALL_ID.fullmatch(call_id) or call_id in own_ids):
         return call_id
     digest = hashlib.blake2b(str(call_id).encode("utf-8", "surrogatepass"), digest_size=16)
     return "call_" + digest.hexdigest()

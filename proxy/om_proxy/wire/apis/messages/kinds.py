@@ -42,6 +42,11 @@ class _State(msgspec.Struct):
 _state = msgspec.json.Decoder(_State)
 
 
+def find_sub_agent(headers: Headers) -> bytes:
+    """Return the value that names the sub-agent; empty for the main agent."""
+    return dict(headers).get(AGENT_HEADER, b"")
+
+
 def classify(request: Request, headers: Headers) -> Kind:
     """Return how memory treats the request."""
     named = dict(headers)
@@ -54,12 +59,9 @@ def classify(request: Request, headers: Headers) -> Kind:
         return Kind("off", Reason.COMPACTION)
     if is_coding_agent and (state.context_management == _NULL or _is_mark_early(sent)):
         return Kind("off", Reason.SIDE_REQUEST)
-    suffix = named.get(AGENT_HEADER, b"").decode("latin-1")
     if is_coding_agent:
-        return Kind("raw", Reason.CODING_AGENT, suffix)
-    if _has_compaction(sent):
-        return Kind("raw", Reason.COMPACTION, suffix)
-    return Kind("turn", None, suffix) if suffix else TURN
+        return Kind("raw", Reason.CODING_AGENT)
+    return Kind("raw", Reason.COMPACTION) if _has_compaction(sent) else TURN
 
 
 def _is_mark_early(sent: Units) -> bool:

@@ -7,7 +7,7 @@ from om_proxy.common.apis import ApiName
 from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.apis.chat.chat_request import asking_text
 from om_proxy.wire.apis.messages import messages_request, reading
-from om_proxy.wire.apis.messages.kinds import classify
+from om_proxy.wire.apis.messages.kinds import classify, find_sub_agent
 from om_proxy.wire.apis.messages.layout import rewrite_body
 from om_proxy.wire.apis.messages.questions import write_question
 from om_proxy.wire.apis.messages.reply import MessagesReplyReader
@@ -27,6 +27,7 @@ class MessagesApi(Api):
     read_item = staticmethod(reading.read_item)
     view_message = staticmethod(reading.view_message)
     read_chat_message = staticmethod(reading.read_chat_message)
+    find_sub_agent = staticmethod(find_sub_agent)
     classify = staticmethod(classify)
     write_question = staticmethod(write_question)
     asking_text = staticmethod(asking_text)

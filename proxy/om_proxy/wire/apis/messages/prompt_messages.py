@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from msgspec import Struct
 
-from om_proxy.memory.prompt.tail import Piece
+from om_proxy.memory.prompt.tail import Piece, list_own_ids
 from om_proxy.wire.apis.api import BrokenPrompt
 from om_proxy.wire.apis.json_text import parse_object
 from om_proxy.wire.apis.messages.elements import cut_element, write_message
@@ -93,6 +93,7 @@ def join_units(units: Iterable[PromptUnit]) -> list[PromptMessage]:
 
 def read_units(tail: Sequence[Piece], sent: Units, *, has_tools: bool) -> Iterator[PromptUnit]:
     """Read the units of the tail. One of which nothing is left is left out."""
+    own_ids = list_own_ids(tail, "messages")
     for piece in tail:
         role = "user" if piece.role == "tool" else piece.role
         if piece.sent:
@@ -103,7 +104,7 @@ def read_units(tail: Sequence[Piece], sent: Units, *, has_tools: bool) -> Iterat
         if piece.api == "chat" or (is_step and not has_tools):
             read = parse_object if piece.api == "chat" else read_chat_message
             message = read(piece.raw) or {}
-            written = write_chat_message(message, has_tools=has_tools)
+            written = write_chat_message(message, has_tools=has_tools, own_ids=own_ids)
             calls, answers = (piece.calls, piece.answers) if written.is_step else ((), None)
             unit = PromptUnit(written.role, calls, answers, blocks=written.blocks)
         else:

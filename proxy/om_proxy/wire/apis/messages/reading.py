@@ -15,7 +15,7 @@ import msgspec
 from om_proxy.memory.model import Item
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.chat.chat_message import ChatMessage, Remark, build_item, view_parsed
-from om_proxy.wire.apis.json_text import parse_object, write_ascii, write_json
+from om_proxy.wire.apis.json_text import name_role, parse_object, write_ascii, write_json
 
 MAX_REMARK_CHARS = 500
 RESULT_TYPE = "tool_result"
@@ -51,7 +51,7 @@ def read_chat_message(raw: bytes) -> dict[str, Any]:
 
 
 def _convert(message: Block) -> dict[str, Any]:
-    role, blocks = message.get("role"), list_blocks(message.get("content"))
+    role, blocks = name_role(message.get("role")), list_blocks(message.get("content"))
     if role == "user" and blocks and is_result(blocks[0]):
         content = list_blocks(blocks[0].get("content"))
         answers = blocks[0].get("tool_use_id")

@@ -140,12 +140,13 @@ class _StreamedReply(StreamedReply[_Block]):
             raise ReplyTooLarge("more JSON values than any model says")
         said: _Event = decode_or_none(_event, event.data) or _Event()
         match said.type or event.type.decode("latin-1"):
+            # first, since nearly all events are one
+            case "content_block_delta" if said.delta is not None and said.index in self._parts:
+                self._add_delta(self._parts[said.index], said.delta)
             case "message_start" if said.message is not None:
                 self._add_counts(said.message.usage)
             case "content_block_start" if said.content_block is not None:
                 self._begin_block(said.index, said.content_block)
-            case "content_block_delta" if said.delta is not None and said.index in self._parts:
-                self._add_delta(self._parts[said.index], said.delta)
             case "content_block_stop" if said.index in self._parts:
                 self._parts[said.index].is_whole = True
             case "message_delta":
@@ -163,12 +164,12 @@ class _StreamedReply(StreamedReply[_Block]):
         self._parts[index] = _Block(members)
 
     def _add_delta(self, block: _Block, delta: _Delta) -> None:
-        if delta.type == "citations_delta" and isinstance(delta.citation, dict):
+        if name := TEXT_DELTAS.get(delta.type):
+            block.texts.setdefault(name, []).append(getattr(delta, name) or "")
+        elif delta.type == "citations_delta" and isinstance(delta.citation, dict):
             self._budget.spend(MEMBER_VALUES)
             self._budget.spend_nested(delta.citation)
             block.citations.append(delta.citation)
-        elif name := TEXT_DELTAS.get(delta.type):
-            block.texts.setdefault(name, []).append(getattr(delta, name) or "")
 
     def _add_counts(self, usage: Any) -> None:
         """Take the counts that are told; each time they are of the whole reply so far."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import binascii
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -32,19 +32,21 @@ class WrittenMessage(NamedTuple):
     is_step: bool = False
 
 
-def write_chat_message(message: Block, *, has_tools: bool) -> WrittenMessage:
+def write_chat_message(
+    message: Block, *, has_tools: bool, own_ids: Container[str] = ()
+) -> WrittenMessage:
     """Write the message. `has_tools`: whether the request offers tools; without any, servers refuse
-    calls and results, so these are written as texts."""
+    calls and results, so these are written as texts. `own_ids`: of `write_call_id`."""
     view = view_parsed(message)
     role = "assistant" if view.role == "assistant" else "user"
     is_result = view.role == "tool" and isinstance(view.answers, str)
     blocks = [*write_content(view.content), *_write_texts(view.refusal)]
     if is_result and has_tools:
-        blocks = [_write_result(str(view.answers), blocks)]
+        blocks = [_write_result(write_call_id(view.answers, own_ids), blocks)]
     elif is_result:
         blocks = [_write_text("[tool result]"), *blocks]
     calls = [call for call in view.calls() if call.kind in WRITTEN_KINDS]
-    blocks += [_write_call(call, has_tools=has_tools) for call in calls]
+    blocks += [_write_call(call, own_ids) if has_tools else _tell_call(call) for call in calls]
     encoded = tuple(map(write_value, blocks))
     return WrittenMessage(role, encoded, is_step=has_tools and (is_result or bool(calls)))
 
@@ -101,13 +103,15 @@ def _write_source(url: str, *, is_image: bool) -> Block | None:
     return {"type": "text", "media_type": "text/plain", "data": text} if text.strip() else None
 
 
-def _write_call(call: ToolCall, *, has_tools: bool) -> Block:
-    if not has_tools:
-        return _write_text(f"[tool call: {call.name} {call.arguments or ''}]")
+def _tell_call(call: ToolCall) -> Block:
+    return _write_text(f"[tool call: {call.name} {call.arguments or ''}]")
+
+
+def _write_call(call: ToolCall, own_ids: Container[str]) -> Block:
     arguments = parse_arguments(call.arguments)
     return {
         "type": "tool_use",
-        "id": write_call_id(call.id),
+        "id": write_call_id(call.id, own_ids),
         "name": str(call.name),
         "input": arguments if isinstance(arguments, dict) else {"input": arguments},
     }
@@ -115,4 +119,4 @@ def _write_call(call: ToolCall, *, has_tools: bool) -> Block:
 
 def _write_result(answers: str, blocks: list[Block]) -> Block:
     content = {"content": blocks} if blocks else {}
-    return {"type": "tool_result", "tool_use_id": write_call_id(answers), **content}
+    return {"type": "tool_result", "tool_use_id": answers, **content}

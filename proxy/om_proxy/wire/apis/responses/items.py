@@ -16,11 +16,11 @@ import msgspec
 from msgspec import Struct
 
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.json_text import parse_lax
+from om_proxy.wire.apis.json_text import name_role, parse_lax
 from om_proxy.wire.apis.request_members import join_list
 
 NO_UNIT_TYPES = frozenset({"additional_tools", "configuration_update"})
-NO_UNIT_WORDS = (b'"additional_tools"', b'"configuration_update"')
+TOOLS_WORD, SETTINGS_WORD = b'"additional_tools"', b'"configuration_update"'
 COMPACTION_TYPES = frozenset({"compaction", "compaction_summary"})
 SEARCH_TYPE, REFERENCE_TYPE = "tool_search_output", "item_reference"
 MARKED_TYPES = NO_UNIT_TYPES | COMPACTION_TYPES | {SEARCH_TYPE, REFERENCE_TYPE}
@@ -67,9 +67,14 @@ class Head(Struct, gc=False):
         return self.role in INSTRUCTION_ROLES and self.kind == "message"
 
     @property
+    def is_reference(self) -> bool:
+        """Whether it may be an item's id in place of the item. Such a one needs no type."""
+        return self.type == REFERENCE_TYPE or not (self.type or self.role is not None)
+
+    @property
     def is_marked(self) -> bool:
         """Whether each request looks for it: it stays in the prompt, or changes what memory does."""
-        return self.role in INSTRUCTION_ROLES or self.type in MARKED_TYPES
+        return self.role in INSTRUCTION_ROLES or self.type in MARKED_TYPES or self.is_reference
 
     @property
     def is_result(self) -> bool:
@@ -108,8 +113,14 @@ def read_head(raw: bytes) -> Head:
 
 
 def select_head(item: Mapping[str, Any]) -> Head:
-    """Read what a parsed item is. A member of another type than expected is none."""
-    named = {name: item.get(name) for name in ("type", "role", "call_id", "execution")}
+    """Read what a parsed item is. A member of another type than expected is none,
+    but for its role."""
+    try:
+        return msgspec.convert(item, Head)
+    except msgspec.ValidationError:
+        pass
+    named = {name: item.get(name) for name in ("type", "call_id", "execution")}
+    named["role"] = name_role(item.get("role"))
     texts = {name: value for name, value in named.items() if isinstance(value, str)}
     environment = item.get("environment")
     place = environment.get("type") if isinstance(environment, dict) else None
@@ -128,12 +139,12 @@ class StepReader:
         if not head.is_unit:
             return None
         calls = self._server_calls
-        is_ran = calls is not None and head.is_result and head.call_id in calls
+        is_ran = calls and head.call_id in calls and head.is_result
         if not head.is_model_made and not is_ran:
             self._server_calls = None
             return True
         self._server_calls = set() if calls is None else calls
-        if head.is_server_run and head.call_id:
+        if head.call_id and head.is_server_run:
             self._server_calls.add(head.call_id)
         return calls is None
 
@@ -176,7 +187,7 @@ def count_leading(raws: Sequence[bytes]) -> int:
 
 def is_no_unit(raw: bytes) -> bool:
     """Return whether the item is part of no unit. Nobody escapes the words."""
-    return any(word in raw for word in NO_UNIT_WORDS) and not read_head(raw).is_unit
+    return (TOOLS_WORD in raw or SETTINGS_WORD in raw) and not read_head(raw).is_unit
 
 
 def read_unit(raws: Sequence[bytes], part: int = 0) -> bytes:
@@ -195,6 +206,5 @@ def write_text_item(text_json: bytes) -> bytes:
 def drop_marks(raw: bytes) -> bytes:
     """Return the item without marks of what to cache, as if they had never been written. The tools
     that a search has loaded stay as they are: a property may have such a name."""
-    if b'"tools"' in raw or not any(mark.encode() in raw for mark in MARKS):
-        return raw
-    return _MARK.sub(b"", raw)
+    has_mark = b"cache_control" in raw or b"prompt_cache_breakpoint" in raw
+    return _MARK.sub(b"", raw) if has_mark and b'"tools"' not in raw else raw

@@ -11,7 +11,8 @@ from msgspec import Raw
 from om_proxy.common.reasons import Reason
 from om_proxy.wire.apis.api import TURN, Kind, Request
 from om_proxy.wire.apis.json_text import parse_object
-from om_proxy.wire.apis.responses.items import COMPACTION_TYPES, REFERENCE_TYPE, read_head
+from om_proxy.wire.apis.request_members import UNSET_VALUES
+from om_proxy.wire.apis.responses.items import COMPACTION_TYPES, read_head
 from om_proxy.wire.apis.responses.request import InputUnits, read_units
 
 Headers = Sequence[tuple[bytes, bytes]]  # names in lower case
@@ -24,13 +25,18 @@ _NULL = Raw(b"null")
 class _State(msgspec.Struct):
     """The members by which a request asks the server for more than a reply."""
 
-    previous_response_id: Raw = _NULL
     conversation: Raw = _NULL
     background: Raw = _NULL
     compaction: Raw = _NULL
 
 
 _state = msgspec.json.Decoder(_State)
+
+
+def find_sub_agent(headers: Headers) -> bytes:
+    """Return the value that names the sub-agent; empty for the main agent."""
+    named = dict(headers)
+    return named.get(b"thread-id", b"") if b"x-codex-parent-thread-id" in named else b""
 
 
 def classify(request: Request, headers: Headers) -> Kind:
@@ -40,12 +46,9 @@ def classify(request: Request, headers: Headers) -> Kind:
     reason = _find_side_request(named) or _find_server_state(request, units)
     if reason:
         return Kind("off", reason)
-    suffix = _read_suffix(named)
     if named.get(b"originator", b"").lower().startswith(b"codex"):
-        return Kind("raw", Reason.CODING_AGENT, suffix)
-    if _has_type(units, COMPACTION_TYPES):
-        return Kind("raw", Reason.COMPACTION, suffix)
-    return Kind("turn", None, suffix) if suffix else TURN
+        return Kind("raw", Reason.CODING_AGENT)
+    return Kind("raw", Reason.COMPACTION) if _has_type(units, COMPACTION_TYPES) else TURN
 
 
 def _find_side_request(headers: dict[bytes, bytes]) -> Reason | None:
@@ -61,10 +64,7 @@ def _find_server_state(request: Request, units: InputUnits) -> Reason | None:
         return Reason.BACKGROUND
     if state.compaction != _NULL or _asks_for_compaction(units):
         return Reason.COMPACTION
-    held = {bytes(state.previous_response_id), bytes(state.conversation)} - {b"null", b'""'}
-    if held or _has_type(units, {REFERENCE_TYPE}):
-        return Reason.SERVER_STATE
-    return None
+    return None if bytes(state.conversation) in UNSET_VALUES else Reason.SERVER_STATE
 
 
 def _asks_for_compaction(units: InputUnits) -> bool:
@@ -74,10 +74,3 @@ def _asks_for_compaction(units: InputUnits) -> bool:
 
 def _has_type(units: InputUnits, types: Set[str]) -> bool:
     return any(read_head(units.elements[place]).type in types for place in units.marked)
-
-
-def _read_suffix(headers: dict[bytes, bytes]) -> str:
-    """Return the name of a sub-agent's own thread; empty for the main agent."""
-    if b"x-codex-parent-thread-id" not in headers:
-        return ""
-    return headers.get(b"thread-id", b"").decode("latin-1")

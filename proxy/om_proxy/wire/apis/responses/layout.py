@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from om_proxy.memory.prompt.layout import Layout
-from om_proxy.memory.prompt.tail import Piece, has_steps
+from om_proxy.memory.prompt.tail import Piece, has_steps, list_own_ids
 from om_proxy.wire.apis.api import BrokenPrompt, Request
 from om_proxy.wire.apis.chat.layout import (
     JSON_EMPTY_LINE,
@@ -47,7 +47,9 @@ def rewrite_body(
     stays_text = units.text is not None and list(items) == [write_text_item(units.text)]
     written = units.text if stays_text else join_list(items)
     added = {"instructions": instructions} if instructions else {}
-    return replace_members(request, {"input": written, **added})
+    # the server's past would come before the prompt, which shows it
+    past = {} if request.previous is None else {"previous_response_id": None}
+    return replace_members(request, {"input": written, **added, **past})
 
 
 def _place_block(
@@ -85,9 +87,10 @@ def _extend_leading(leading: Sequence[bytes], block_json: bytes) -> Sequence[byt
 def _write_tail(units: InputUnits, tail: Sequence[Piece]) -> list[bytes]:
     """Return the items of the tail: the client's own as it sent them, the others from the store."""
     items: list[bytes] = []
+    own_ids = list_own_ids(tail, "responses")
     for piece in tail:
         if not piece.sent:
-            items += write_stored(piece.raw, piece.api)
+            items += write_stored(piece.raw, piece.api, own_ids, is_held=piece.is_held)
         elif units.text is not None:
             items.append(write_text_item(units.text))
         else:

@@ -14,7 +14,7 @@ from om_proxy.memory.model import Item
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.chat.chat_message import ChatMessage, Remark, build_item, view_parsed
 from om_proxy.wire.apis.json_text import parse_lax, write_canonical
-from om_proxy.wire.apis.responses.items import MARKS, SERVER_TOOLS, select_head
+from om_proxy.wire.apis.responses.items import MARKS, SERVER_TOOLS, Head, select_head
 
 MAX_TOLD_CHARS = 2_000  # of one tool that the server ran
 TEXT_TYPES = frozenset({"input_text", "output_text", "text"})
@@ -77,25 +77,25 @@ def _read_message(items: Sequence[Mapping[str, Any]]) -> Message:
 
 def _read_step(items: Sequence[Mapping[str, Any]]) -> Message:
     message: Message = {"role": "assistant", "content": None}
-    spoken = [item for item in items if select_head(item).kind == "message"]
+    headed = [(item, select_head(item)) for item in items]
+    spoken = [item for item, head in headed if head.kind == "message"]
     parts = [part for item in spoken for part in _list_parts(item.get("content"))]
     refusals = [part["refusal"] for part in parts if isinstance(part.get("refusal"), str)]
     said = [part for part in parts if not isinstance(part.get("refusal"), str)]
-    remarks = list(_list_remarks(items))
+    remarks = list(_list_remarks(headed))
     if len(said) == 1 and said[0].get("type") == "text" and not remarks:
         message["content"] = said[0]["text"]
     elif said or remarks:
         message["content"] = [*said, *remarks]
     if refusals:
         message["refusal"] = "\n".join(refusals)
-    if calls := [call for item in items if (call := _read_call(item))]:
+    if calls := [call for one in headed if (call := _read_call(*one))]:
         message["tool_calls"] = calls
     return message
 
 
-def _read_call(item: Mapping[str, Any]) -> Message | None:
+def _read_call(item: Mapping[str, Any], head: Head) -> Message | None:
     """Return a call that the client answers as a chat message has it; None for any other item."""
-    head = select_head(item)
     kind, call_id = head.kind, head.call_id
     if kind == "mcp_approval_request":
         call_id = item.get("id")
@@ -175,10 +175,9 @@ def _read_image(part: Mapping[str, Any]) -> Message:
     return {"type": "image_url", "image_url": {"url": url, **more}}
 
 
-def _list_remarks(items: Sequence[Mapping[str, Any]]) -> Iterator[Remark]:
+def _list_remarks(headed: Sequence[tuple[Mapping[str, Any], Head]]) -> Iterator[Remark]:
     """List what the server ran, each as a short text."""
-    for item in items:
-        head = select_head(item)
+    for item, head in headed:
         kind = head.kind
         if kind in SERVER_TOOLS or head.is_server_run or head.is_result or kind == "program":
             text = _write_rest(item, UNTOLD_MEMBERS)[:MAX_TOLD_CHARS]

@@ -35,6 +35,8 @@ class _Response(msgspec.Struct):
     status: str | None = None
     usage: Raw = _NULL
     error: Raw = _NULL
+    id: Raw = _NULL
+    store: Raw = _NULL
 
 
 class _Event(msgspec.Struct):
@@ -47,6 +49,7 @@ class _Event(msgspec.Struct):
 _response = msgspec.json.Decoder(_Response)
 _event = msgspec.json.Decoder(_Event)
 _list = msgspec.json.Decoder(list[Raw])
+_text = msgspec.json.Decoder(str)
 _object = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -62,6 +65,8 @@ def read_whole(body: bytes) -> Reply:
         finish_reason=response.status,
         usage=read_usage(response.usage),
         error=has_error,
+        id=decode_or_none(_text, response.id),
+        is_stored=bytes(response.store) == b"true",
     )
 
 
@@ -80,6 +85,8 @@ class _StreamedReply(StreamedReply[bytes]):
             finish_reason=self._status,
             usage=read_usage(self._last.usage),
             error=self._has_error,
+            id=decode_or_none(_text, self._last.id),
+            is_stored=bytes(self._last.store) == b"true",
         )
 
     def _add_event(self, event: Event) -> None:

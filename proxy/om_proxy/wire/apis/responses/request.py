@@ -11,12 +11,15 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from om_proxy.memory.transcript.sent_history import Digests
 from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.apis.chat import chat_request
+from om_proxy.wire.apis.json_text import decode_or_none
 from om_proxy.wire.apis.request_members import (
     MAX_MESSAGES_OF_ONE_TURN,
+    UNSET_VALUES,
     Members,
     ParsedBody,
     build_request,
@@ -42,6 +45,7 @@ _NULL = Raw(b"null")
 class _Body(Members, kw_only=True):
     input: str | list[Raw]
     instructions: Raw = _NULL
+    previous_response_id: Raw = _NULL
 
 
 class InputUnits(Units):
@@ -63,6 +67,7 @@ class InputUnits(Units):
 
 
 _body = msgspec.json.Decoder(_Body)
+_text = msgspec.json.Decoder(str)
 
 
 def parse_request(api: Api, body: bytes, known_split: Split | None = None) -> Request:
@@ -122,9 +127,10 @@ def build_request_split(request: Request, digests: Digests, seed: int = 0) -> Sp
 
 
 def has_replies(request: Request) -> bool:
-    """Return whether the request contains a reply: its client repeats the earlier messages."""
+    """Return whether the request contains a reply: its client repeats the earlier messages, or the
+    server holds them."""
     units = read_units(request)
-    if len(units) > MAX_MESSAGES_OF_ONE_TURN:
+    if request.previous is not None or len(units) > MAX_MESSAGES_OF_ONE_TURN:
         return True
     firsts = (units.elements[start] for start in units.starts)
     return any(not raw.startswith(b'"') and read_head(raw).is_model_made for raw in firsts)
@@ -144,7 +150,21 @@ def asking_text(raw: bytes) -> str:
 def _build_request(api: Api, parsed: ParsedBody[_Body], units: InputUnits) -> Request:
     listed = tuple(_list_instructions(parsed.members.instructions, units.leading))
     raws, roles = tuple(raw for _, raw in listed), tuple(role for role, _ in listed)
-    return build_request(api, parsed, raws, roles, units)
+    request = build_request(api, parsed, raws, roles, units)
+    previous = _read_previous(parsed.members.previous_response_id)
+    leaves = any(not is_no_unit(raw) for raw in units.leading)
+    if previous is None and not leaves:
+        return request
+    return replace(request, previous=previous, leaves_instructions=leaves)
+
+
+def _read_previous(raw: Raw) -> str | None:
+    """Return the id of the reply that the request follows. A value that is no id names none that is
+    known."""
+    text = bytes(raw)
+    if text in UNSET_VALUES:
+        return None
+    return decode_or_none(_text, text) or text.decode("utf-8", "replace")
 
 
 def _list_instructions(member: Raw, leading: Sequence[bytes]) -> Iterator[tuple[str, bytes]]:

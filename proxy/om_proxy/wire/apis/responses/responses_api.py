@@ -6,9 +6,10 @@ from __future__ import annotations
 from om_proxy.common.apis import ApiName
 from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.apis.responses import reading, request
-from om_proxy.wire.apis.responses.kinds import classify
+from om_proxy.wire.apis.responses.kinds import classify, find_sub_agent
 from om_proxy.wire.apis.responses.layout import rewrite_body
 from om_proxy.wire.apis.responses.questions import write_question
+from om_proxy.wire.apis.responses.references import REFERENCES
 from om_proxy.wire.apis.responses.reply import ResponseReader
 from om_proxy.wire.apis.responses.stream_end import ResponseEndFinder, find_first_word
 from om_proxy.wire.apis.split import Split
@@ -18,6 +19,7 @@ class ResponsesApi(Api):
     """The functions of this room, under the names of `Api`."""
 
     name: ApiName = "responses"
+    references = REFERENCES
 
     build_split = staticmethod(request.build_request_split)
     rewrite_body = staticmethod(rewrite_body)
@@ -26,6 +28,7 @@ class ResponsesApi(Api):
     read_item = staticmethod(reading.read_item)
     view_message = staticmethod(reading.view_message)
     read_chat_message = staticmethod(reading.read_chat_message)
+    find_sub_agent = staticmethod(find_sub_agent)
     classify = staticmethod(classify)
     write_question = staticmethod(write_question)
     asking_text = staticmethod(request.asking_text)

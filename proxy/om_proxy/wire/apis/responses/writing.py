@@ -7,7 +7,7 @@ another API comes as a chat message.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -22,7 +22,7 @@ from om_proxy.wire.apis.json_text import (
     write_json,
 )
 from om_proxy.wire.apis.request_members import join_list
-from om_proxy.wire.apis.responses.items import INSTRUCTION_ROLES, SERVER_TOOLS
+from om_proxy.wire.apis.responses.items import INSTRUCTION_ROLES, REFERENCE_TYPE, SERVER_TOOLS
 from om_proxy.wire.apis.responses.reading import read_chat_message
 
 TEXT_FILE = re.compile(r"data:(?:application/pdf|text/[\w.+-]+)[;,]")
@@ -36,32 +36,39 @@ _members = msgspec.json.Decoder(list[dict[str, Raw]])
 _any = msgspec.json.Decoder()
 
 
-def write_stored(raw: bytes, api: ApiName) -> list[bytes]:
-    """Return the items of a stored unit: of this API, or a chat message."""
+def write_stored(
+    raw: bytes, api: ApiName, own_ids: Container[str] = (), *, is_held: bool = False
+) -> list[bytes]:
+    """Return the items of a stored unit: of this API, or a chat message. `own_ids`: of
+    `write_call_id`. `is_held`: the request answers this step, and its server holds the items."""
     if api == "chat":
         message = parse_object(replace_lone_surrogates(raw) or raw) or {}
-        return list(map(_encode, write_chat_message(message)))
+        return list(map(_encode, write_chat_message(message, own_ids)))
     items = list(map(bytes, _items.decode(raw)))
     if b'"reasoning"' not in raw:  # nobody escapes the word
         return items
     members = _members.decode(raw)
     while members and _read(members[-1], "type") == "reasoning":
         members.pop()  # of a reply that broke off: nothing follows it
-    if not any(map(_lacks_content, members)):
+    hidden = list(filter(_lacks_content, members))
+    if not hidden:
         return items[: len(members)]
+    if is_held and all(_read(item, "id") for item in hidden):
+        pairs = zip(members, items, strict=False)
+        return [_refer(item) if _lacks_content(item) else raw for item, raw in pairs]
     return [written for item in members if (written := _write_without_id(item))]
 
 
-def write_chat_message(message: Mapping[str, Any]) -> list[Item]:
+def write_chat_message(message: Mapping[str, Any], own_ids: Container[str] = ()) -> list[Item]:
     """Return the items that say the same as a chat message; none if nothing remains of it."""
     role = message.get("role")
     content = message.get("content")
     if role in ("tool", "function"):
-        call_id = write_call_id(message.get("tool_call_id") or message.get("name"))
+        call_id = write_call_id(message.get("tool_call_id") or message.get("name"), own_ids)
         output = write_content(content)
         return [{"type": "function_call_output", "call_id": call_id, "output": output or ""}]
     if role == "assistant":
-        return [*_write_speech(message), *_write_calls(message)]
+        return [*_write_speech(message), *_write_calls(message, own_ids)]
     if role in INSTRUCTION_ROLES:
         text = _join_texts(content)
         return [{"role": role, "content": text}] if text else []
@@ -80,6 +87,10 @@ def write_content(content: Any) -> str | list[Item]:
 def _lacks_content(item: Mapping[str, Raw]) -> bool:
     """Return whether it is reasoning whose content the server alone has."""
     return _read(item, "type") == "reasoning" and not _read(item, "encrypted_content")
+
+
+def _refer(item: Mapping[str, Raw]) -> bytes:
+    return _encode({"type": REFERENCE_TYPE, "id": _read(item, "id")})
 
 
 def _write_without_id(item: dict[str, Raw]) -> bytes | None:
@@ -104,13 +115,13 @@ def _write_speech(message: Mapping[str, Any]) -> Iterator[Item]:
         yield {"role": "assistant", "content": text}
 
 
-def _write_calls(message: Mapping[str, Any]) -> Iterator[Item]:
+def _write_calls(message: Mapping[str, Any], own_ids: Container[str]) -> Iterator[Item]:
     for call in view_parsed(message).calls():
         if call.kind != "empty":
             call_id = call.name if call.kind == "legacy" else call.id
             yield {
                 "type": "function_call",
-                "call_id": write_call_id(call_id or None),
+                "call_id": write_call_id(call_id or None, own_ids),
                 "name": call.name if isinstance(call.name, str) else "",
                 "arguments": _write_arguments(call.arguments),
             }

@@ -48,7 +48,7 @@ def write_tail(tail: Sequence[Piece]) -> list[bytes]:
         ]
     else:
         written = [raw for piece in tail for raw in _write_piece(piece)]
-    return [raw for raw in written if raw]
+    return list(filter(None, written))
 
 
 def _write_piece(piece: Piece) -> Iterator[bytes]:
