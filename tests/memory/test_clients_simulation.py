@@ -11,7 +11,7 @@ from tests.memory.clients import KINDS, converse
 from tests.support.long_forms import IS_LONG
 
 # per kind of client
-SEED_COUNT = int(os.environ.get("OM_SIMULATION_SEEDS", "24" if IS_LONG else "8"))
+SEED_COUNT = int(os.environ.get("OM_SIMULATION_SEEDS", "24" if IS_LONG else "5"))
 # one of them walks all cases as a rule
 LOOKED_AT_SEEDS = 8 if IS_LONG else 3
 FIRST_SEED = int(os.environ.get("OM_SIMULATION_FIRST_SEED", "0"))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from om_proxy.memory.message_list import MessageList
+from om_proxy.memory.message_list import MessageList, count_same
 from om_proxy.memory.model import EMPTY_CHAIN, MESSAGE_FRAMING_TOKENS, Mark, Memory, Message
 from om_proxy.memory.rounds import LookedUp, Round
 from tests.memory.building import KEY, message
@@ -115,3 +115,9 @@ def test_what_has_not_changed_is_itself() -> None:
         is MessageList.of(stretch)
         is stretch
     )
+
+
+def test_how_many_of_the_same_messages_both_begin_with() -> None:
+    first = numbered(range(1, 6))
+    assert [count_same(first[:n], first) for n in range(6)] == [0, 1, 2, 3, 4, 5]
+    assert count_same(first, (first[0], numbered([2])[0], *first[2:])) == 1

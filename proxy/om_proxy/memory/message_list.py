@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -142,6 +142,11 @@ class MessageList(tuple["Message", ...]):
         if self._json_bytes is not None:
             shorter._json_bytes = self._json_bytes - _sum_bytes(dropped)
         return shorter
+
+
+def count_same(first: Sequence[Message], second: Sequence[Message]) -> int:
+    """Return with how many of the very same messages both begin."""
+    return [*map(is_, first, second), False].index(False)
 
 
 def _sum_framed_tokens(messages: Iterable[Message]) -> int:

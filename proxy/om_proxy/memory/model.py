@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from msgspec import Struct, field
@@ -53,6 +54,7 @@ RECENT_MARKS = 256
 MAX_VIEWS = 8  # recorded attempts kept per thread; docs/contributing/reconcile.md#kept-state
 # what a message costs beyond its payload; OpenAI's cookbook figure for chat models
 MESSAGE_FRAMING_TOKENS = 4
+_read_tokens = attrgetter("tokens")
 
 Style = Literal["unknown", "full", "window", "thin"]
 PARTIAL_STYLES: frozenset[Style] = frozenset(("window", "thin"))
@@ -84,6 +86,16 @@ def resource_key(key: Key) -> Key:
     return Key(key.tenant, key.resource, RESOURCE_THREAD)
 
 
+class ReplyOrigin(Struct, frozen=True, array_like=True):
+    """How a later request may name a reply, and what the server holds that gave it."""
+
+    id: Digest  # of the response; 16 bytes, keyed
+    server: str  # that gave it, as the settings name it
+    is_stored: bool  # whether that server says that it keeps the response
+    # whether its past at the server holds instructions, which no memory keeps
+    has_instructions: bool
+
+
 class Item(Struct, frozen=True):
     """One message as it came on the wire."""
 
@@ -93,6 +105,7 @@ class Item(Struct, frozen=True):
     calls: tuple[str, ...] = ()  # ids of the tool calls it makes
     answers: str | None = None  # id of the tool call it is the result of
     api: ApiName = "chat"  # that it came by, whose room reads its JSON (wire/apis/registry.py)
+    origin: ReplyOrigin | None = None  # of a reply that a later request may name
 
 
 class Mark(NamedTuple):
@@ -314,7 +327,7 @@ class ObservationLog(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> int:
-        return sum([entry.tokens for entry in self.entries])
+        return sum(map(_read_tokens, self.entries))
 
     @property
     def reflected_tokens(self) -> int:
@@ -469,6 +482,12 @@ class Memory(Struct, frozen=True, kw_only=True):
     def end(self) -> int:
         """The seq of the newest live message; 0 when empty."""
         return self.tail[-1].seq if self.tail else self.coverage
+
+    @property
+    def newest_at(self) -> float:
+        """The time of the newest live message; 0 when empty."""
+        marks = self.tail or self.recent
+        return marks[-1].at if marks else 0.0
 
     @property
     def count(self) -> int:

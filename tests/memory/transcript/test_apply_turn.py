@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.memory.model import MAX_VIEWS, Reflection, extend_chain, replace_log
-from om_proxy.memory.transcript.apply_turn import EndedReply, apply_request, end_turn
+from om_proxy.memory.model import MAX_VIEWS, Memory, Reflection, extend_chain, replace_log
+from om_proxy.memory.transcript.apply_turn import (
+    EndedReply,
+    append_message,
+    apply_request,
+    end_turn,
+)
 from om_proxy.memory.transcript.reconcile import (
     Hints,
     StoredTranscript,
@@ -82,6 +89,41 @@ def test_what_came_together_has_no_times(first: str, undated: int) -> None:
     thread.turn(chat(first), reply("answered"))
     thread.turn(chat(f"{first} a7 u8 a8 u9"), reply("9"))
     assert thread.memory.undated_to == undated
+
+
+def test_messages_that_say_when_they_were_said() -> None:
+    """Each has its time, and is none that came without one; none is older than one before it."""
+    thread = Thread()
+
+    def ask(words: str, *said_at: float) -> Memory:
+        sent = thread.read_sent(chat(words))
+        verdict = thread.reconcile(sent, Hints(history="full"))
+        return apply_request(thread.memory, verdict, sent, {}, 99.0, said_at=said_at)
+
+    memory = ask("u1 a1 u2", 10.0, 20.0, 30.0)
+    assert [m.at for m in memory.tail] == [10.0, 20.0, 30.0]
+    assert memory.undated_to == 0
+    thread.commit(memory)
+    memory = ask("u1 a1 u2 a2 u3", 10.0, 20.0, 30.0, 29.0, 40.0)
+    assert [m.at for m in memory.tail] == [10.0, 20.0, 30.0, 30.0, 40.0]
+
+
+def test_a_message_outside_of_requests() -> None:
+    """It comes after all others, chained, and no request is recorded. The same one is known by its
+    time, also by one that was raised."""
+    memory = build_thread("u1 a1").memory
+    end_at, views = memory.newest_at, memory.views
+    item = parse(raw("user", "The phone rang."))
+    after = append_message(memory, item, 7, "o200k_base", end_at - 5, end_at + 60)
+    said = after.tail[-1]
+    assert (said.seq, said.at, said.tokens, said.encoding) == (3, end_at, 7, "o200k_base")
+    assert said.chain == extend_chain(memory.chain, item.fp)
+    assert (after.next_seq, after.views, after.turns) == (4, views, memory.turns)
+    assert after.turn_at == end_at + 60
+    again = partial(append_message, after, item, 7, "o200k_base", now=end_at + 60)
+    assert again(end_at - 5) is after
+    assert again(end_at) is after
+    assert again(end_at + 1).tail[-1].at == end_at + 1
 
 
 def test_a_failed_turn_stays_unanswered_and_is_answered_in_place() -> None:

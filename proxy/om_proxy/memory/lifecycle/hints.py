@@ -3,7 +3,7 @@ the entries (docs/contributing/behaviour.md#hints)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from om_proxy.memory.lifecycle import log_sharing
@@ -34,17 +34,17 @@ def active_hints(memory: Memory) -> ActiveHints:
 
     In a log that several threads share, these are this thread's own. `memory` is the projected one,
     with the request's own messages."""
-    hints: Sequence[Part | Observation] = (
-        log_sharing.list_own_parts(memory)
+    newest_first: Iterator[Part | Observation] = (
+        reversed(log_sharing.list_own_parts(memory))
         if memory.shared_log_ref
-        else [entry for entry in memory.log.entries if not entry.is_rollback_note]
+        else (entry for entry in reversed(memory.log.entries) if not entry.is_rollback_note)
     )
-    if not hints:
+    newest = next(newest_first, None)
+    if newest is None:
         return NO_HINTS
-    newest = hints[-1]
     named = newest
     if newest.task is None:
-        named = next((hint for hint in reversed(hints) if hint.task is not None), newest)
+        named = next((hint for hint in newest_first if hint.task is not None), newest)
     suggestion = newest.suggestion
     if suggestion and has_user_spoken(memory, newest.last):
         suggestion = None

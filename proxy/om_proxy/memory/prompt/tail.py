@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from om_proxy.common.apis import ApiName
 from om_proxy.memory.message_list import MessageList
-from om_proxy.memory.model import Cell, Item, Memory, Message
+from om_proxy.memory.model import Cell, Memory, Message
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.verdict import Verdict, is_pending
@@ -28,10 +28,23 @@ class Piece(Struct, frozen=True):
     index: int  # among those that the client sent in this request; -1: it comes from the store
     look_ups: LookedUp | None = None  # shown with it
     api: ApiName = "chat"  # whose form `raw` has, if it comes from the store
+    # whether the request answers it, and goes to the server that gave it and keeps it
+    is_held: bool = False
 
     @property
     def sent(self) -> bool:
         return self.index >= 0
+
+    @property
+    def call_ids(self) -> tuple[str, ...]:
+        """The ids of the calls that it makes or answers."""
+        return self.calls if self.answers is None else (*self.calls, self.answers)
+
+
+def list_own_ids(tail: Iterable[Piece], api: ApiName) -> frozenset[str]:
+    """List the ids of calls that stand in the tail in the words of this API: the client's, and
+    those of stored messages of this API."""
+    return frozenset(i for piece in tail if piece.sent or piece.api == api for i in piece.call_ids)
 
 
 def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Piece, ...]:
@@ -45,15 +58,14 @@ def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Pie
     """
     sent_count = sent.count
     cells = _list_cells(memory, sent)
-    asks = sent.first_asked_index() if sent_count else 0
     pieces: list[Piece] = []
     # what other clients said after this request: shown before what the request asks
     since: list[Piece] = []
     for cell in cells:
         is_after_request = cell.kind == "unsent" and cell.sent_from == sent_count
-        (since if is_after_request else pieces).extend(_pieces_of_cell(cell, memory, sent, asks))
+        (since if is_after_request else pieces).extend(_pieces_of_cell(cell, memory, sent))
     if since:
-        first = len(pieces) - (sent_count - asks)
+        first = len(pieces) - (sent_count - sent.first_asked_index())
         pieces[first:first] = since
     return tuple(_join_steps(pieces))
 
@@ -118,7 +130,7 @@ def put_in_look_ups(pieces: Sequence[Piece], look_ups: Mapping[int, LookedUp]) -
     )
 
 
-def _pieces_of_cell(cell: Cell, memory: Memory, sent: SentHistory, asks: int) -> Iterable[Piece]:
+def _pieces_of_cell(cell: Cell, memory: Memory, sent: SentHistory) -> Iterable[Piece]:
     stored = MessageList.of(memory.tail).messages_between(cell.from_seq, cell.to_seq)
     match cell.kind:
         case "extra":
@@ -130,20 +142,20 @@ def _pieces_of_cell(cell: Cell, memory: Memory, sent: SentHistory, asks: int) ->
         case "corrected" if is_pending(cell):
             return [_client_piece(sent, cell.sent_from)]
         case "folded":
-            return _folded_pieces(cell, memory, stored, sent, asks)
+            return _folded_pieces(cell, memory, stored, sent)
         case _:
-            return _paired_pieces(cell, stored, sent, asks)
+            return _paired_pieces(cell, stored, sent)
 
 
-def _paired_pieces(
-    cell: Cell, stored: Sequence[Message], sent: SentHistory, asks: int
-) -> list[Piece]:
+def _paired_pieces(cell: Cell, stored: Sequence[Message], sent: SentHistory) -> list[Piece]:
     start = cell.sent_to - len(stored)  # the messages before it are covered
-    covered = [_client_piece(sent, i) for i in range(max(cell.sent_from, asks), start)]
+    # what the request asks begins after its last reply: mostly one of these, and nothing is parsed
+    has_reply = any(m.item.role == "assistant" for m in reversed(stored))
+    covered = [] if has_reply else _asked_pieces(cell, sent, start)
     if cell.kind in ("same", "corrected"):
         raws = sent.raws[start : cell.sent_to]
         return covered + [
-            _equal_piece(raw, m.item, m.tokens, m.seq, index)
+            Piece(raw, m.item.role, m.item.calls, m.item.answers, m.tokens, m.seq, index)
             for index, (raw, m) in enumerate(zip(raws, stored, strict=True), start)
         ]
     # results of one step may be in another order: `answers` goes by that of the store, as above
@@ -153,12 +165,14 @@ def _paired_pieces(
     ]
 
 
-def _equal_piece(raw: bytes, item: Item, tokens: int, seq: int, index: int) -> Piece:
-    return Piece(raw, item.role, item.calls, item.answers, tokens, seq, index)
+def _asked_pieces(cell: Cell, sent: SentHistory, stop: int) -> list[Piece]:
+    """Return what the request itself asks, of the cell's messages before the index `stop`."""
+    start = max(cell.sent_from, sent.first_asked_index())
+    return [_client_piece(sent, i) for i in range(start, stop)]
 
 
 def _folded_pieces(
-    cell: Cell, memory: Memory, stored: Sequence[Message], sent: SentHistory, asks: int
+    cell: Cell, memory: Memory, stored: Sequence[Message], sent: SentHistory
 ) -> Iterator[Piece]:
     if cell.from_seq > memory.coverage:
         yield from (_stored_piece(message) for message in _find_lacking_results(cell, stored, sent))
@@ -167,7 +181,7 @@ def _folded_pieces(
     # coverage ends inside the cell: nothing tells which of the client's messages replace the
     # uncovered ones, so the stored ones are used
     yield from (_stored_piece(message) for message in stored)
-    yield from (_client_piece(sent, i) for i in range(max(cell.sent_from, asks), cell.sent_to))
+    yield from _asked_pieces(cell, sent, cell.sent_to)
 
 
 def _find_lacking_results(

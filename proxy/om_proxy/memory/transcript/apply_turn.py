@@ -5,11 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from msgspec.structs import replace
 
-from om_proxy.memory.message_list import MessageList
-from om_proxy.memory.model import PARTIAL_STYLES, Cell, Item, Memory, Message, extend_chain
+from om_proxy.memory.message_list import MessageList, count_same
+from om_proxy.memory.model import (
+    EMPTY_MARK,
+    PARTIAL_STYLES,
+    Cell,
+    Item,
+    Memory,
+    Message,
+    extend_chain,
+)
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.sent_history import SentHistory
 from om_proxy.memory.transcript.verdict import Verdict
@@ -27,6 +36,7 @@ def apply_request(
     revived: Mapping[int, Message] | None = None,
     encoding: str = "",
     asked_at: float = 0.0,
+    said_at: Sequence[float] = (),
 ) -> Memory:
     """Return the memory with this request, unanswered: without the superseded messages, with the
     new ones in their place, and with the request's view. A prompt is built from it.
@@ -34,7 +44,7 @@ def apply_request(
     If `verdict.cut_seq` is before coverage, the memory must be rolled back first
     (branch.roll_back). `tokens`: payload tokens per sent index, for new and replaced messages,
     by `encoding`. `revived`: the messages of `verdict.revive`, by seq. `now`: the new messages'
-    time. `asked_at`: when the request came.
+    time, but for what `said_at` says by sent index. `asked_at`: when the request came.
     """
     cut_seq = memory.end if verdict.cut_seq is None else verdict.cut_seq
     chunks = tuple(chunk for chunk in memory.chunks if chunk.last <= cut_seq)
@@ -44,9 +54,9 @@ def apply_request(
     fixed = chunks[-1].last if chunks else memory.coverage
     kept = _take_client_versions(kept, verdict, sent, tokens, fixed, encoding)
     if verdict.swaps or verdict.revive:
-        kept = rechain(memory.chain_at_coverage, kept)
+        kept = _rechain_changed(memory, kept)
     chain = kept[-1].chain if kept else memory.chain_at_coverage
-    fresh = tuple(_number_messages(memory, verdict, sent, tokens, chain, now, encoding))
+    fresh = tuple(_number_messages(memory, verdict, sent, tokens, chain, now, encoding, said_at))
     tail = kept.append_messages(fresh)
     newest_seq = tail[-1].seq if tail else memory.coverage
     is_partial = verdict.style in PARTIAL_STYLES
@@ -57,7 +67,7 @@ def apply_request(
         else memory.next_seq - 1,
         tail=tail,
         undated_to=_carry_undated_to(memory, fresh, cut_seq)
-        if memory.next_seq > 1
+        if memory.next_seq > 1 or said_at
         else _find_undated_to(fresh),
         next_seq=memory.next_seq + len(fresh),
         chunks=chunks,
@@ -110,6 +120,27 @@ def end_turn(
         turn_at=turn_at,
         turns=before.turns + (not (verdict.repeats and verdict.repeats.reply)),
         views=views,
+    )
+
+
+def append_message(
+    memory: Memory, item: Item, tokens: int, encoding: str, said_at: float, now: float
+) -> Memory:
+    """Return the memory with one more message, which was said outside of any request. The same
+    memory, if that is stored already: an equal message with the time that this one would get."""
+    is_stored = any(
+        mark.fp == item.fp and mark.at == max(said_at, before.at)
+        for before, mark in pairwise((EMPTY_MARK, *memory.marks))
+    )
+    if is_stored:
+        return memory
+    at, chain = max(said_at, memory.newest_at), extend_chain(memory.chain, item.fp)
+    said = Message(memory.next_seq, item, chain, tokens, at, encoding)
+    return replace(
+        memory,
+        tail=MessageList.of(memory.tail).append_messages((said,)),
+        next_seq=said.seq + 1,
+        turn_at=max(memory.turn_at or now, now),
     )
 
 
@@ -168,13 +199,18 @@ def _number_messages(
     chain: bytes,
     now: float,
     encoding: str,
+    said_at: Sequence[float],
 ) -> Iterator[Message]:
     """Yield the messages that the turn adds after the chain, corrections first."""
     indexes = (*verdict.corrections, *verdict.new)
     if not indexes:
         return
     items = [sent.item(index) for index in indexes]
-    times = _find_times(memory, verdict, items, now)
+    times = (
+        [max(said_at[index], memory.newest_at) for index in indexes]
+        if said_at
+        else _find_times(memory, verdict, items, now)
+    )
     for seq, (index, item, at) in enumerate(
         zip(indexes, items, times, strict=True), memory.next_seq
     ):
@@ -203,10 +239,12 @@ def _take_client_versions(
             source |= dict(_find_respelled(messages, cell, sent, recognised))
     if not source:
         return messages
-    return MessageList(
+    unchanged = messages.messages_through(min(source) - 1)  # mostly all but the last few
+    taken = [
         _take_version(m, source[m.seq], sent, tokens, encoding) if m.seq in source else m
-        for m in messages
-    )
+        for m in messages[len(unchanged) :]
+    ]
+    return unchanged.append_messages(tuple(taken))
 
 
 def _find_respelled(
@@ -227,11 +265,20 @@ def _take_version(
     """Return the message with the client's bytes. One that is only spelt differently keeps its
     count."""
     if index not in tokens:
-        return replace(message, item=sent.item(index))
-    item = sent.item(index)
+        return replace(message, item=replace(sent.item(index), origin=message.item.origin))
+    item = replace(sent.item(index), origin=message.item.origin)
     # look-ups were made for the message as it was, and not for one that says something else
     look_ups = message.look_ups if item.fp == message.item.fp else None
     return replace(message, item=item, tokens=tokens[index], encoding=encoding, look_ups=look_ups)
+
+
+def _rechain_changed(memory: Memory, messages: MessageList) -> MessageList:
+    """Return the messages with the chains that they have behind coverage. Those that the memory's
+    tail begins with have theirs."""
+    same = count_same(memory.tail, messages)
+    unchanged = messages.messages_through(messages[same - 1].seq) if same else MessageList()
+    chain = unchanged[-1].chain if unchanged else memory.chain_at_coverage
+    return unchanged.append_messages(rechain(chain, messages[same:]))
 
 
 def rechain(chain: bytes, messages: Sequence[Message]) -> MessageList:

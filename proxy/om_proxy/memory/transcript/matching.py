@@ -16,21 +16,12 @@ REMINDER_ROLES = ("system", "developer")  # in mid-conversation clients move the
 
 # docs/contributing/reconcile.md#alignment; in hundredths: sums of them are exact, in whatever order
 # they are made
-(
-    SAME_BY_ID_SCORE,
-    ALTERED_BY_ID_SCORE,
-    UNIQUE_TEXT_SCORE,
-    REPEATED_TEXT_SCORE,
-    NEW_ASSISTANT_TEXT_SCORE,
-    NEW_USER_TEXT_SCORE,
-) = (
-    1200,
-    900,
-    1000,
-    500,
-    90,
-    -50,
-)
+SAME_BY_ID_SCORE = 1200
+ALTERED_BY_ID_SCORE = 900
+UNIQUE_TEXT_SCORE = 1000
+REPEATED_TEXT_SCORE = 500
+NEW_ASSISTANT_TEXT_SCORE = 90
+NEW_USER_TEXT_SCORE = -50
 
 
 class Pair(NamedTuple):

@@ -371,6 +371,16 @@ def _match_other_branch(
         list_unmatched(verdict)
     ):
         return None
+    return move_to_branch(transcript, other, there)
+
+
+def move_to_branch(
+    transcript: StoredTranscript, other: StoredTranscript, there: Verdict
+) -> Verdict:
+    """Return a verdict on another branch as one on the live one, which is superseded from where
+    they part."""
+    fork = last_shared_seq(transcript.live, other.live)
+    kept = other.end if there.cut_seq is None else there.cut_seq
     return replace(
         there,
         case="switch",

@@ -16,6 +16,8 @@ known prefix is parsed;
 Steps 3 to 5: placement.py. Where they leave a message of the past without a place, texts are
 compared (wordings.py), and what says something else is a correction (corrections.py).
 
+A request that names the stored reply that it follows needs none of this (named_replies.py).
+
 One rule comes before all: *destructive needs proof*. A duplicate can be repaired, a false
 supersession cannot.
 """
@@ -40,6 +42,7 @@ from om_proxy.memory.transcript.corrections import (
 )
 from om_proxy.memory.transcript.lone_messages import match_single_message, match_tool_results
 from om_proxy.memory.transcript.matching import Pair, pair_leading
+from om_proxy.memory.transcript.named_replies import place_answer
 from om_proxy.memory.transcript.placement import (
     certain_prefix,
     pair_residue,
@@ -82,12 +85,15 @@ History = Literal["auto", "full", "window", "new"]  # X-OM-History
 
 
 class Hints(Struct, frozen=True):
-    """The statements of a request's headers about its history."""
+    """The statements of a request about its history; of a client's, all stand in headers."""
 
     history: History = "auto"
     sdk_retry: bool = False  # x-stainless-retry-count above 0
     # the newest reply is known not to have gone out to its last byte, a moment ago
     undelivered: bool = False
+    # unix seconds at which each message was said, of a conversation that was held elsewhere
+    said_at: tuple[float, ...] = ()
+    answered_seq: int = 0  # of the reply that the request names as the one it follows; 0: none
 
 
 DEFAULT_HINTS = Hints()
@@ -101,6 +107,15 @@ def reconcile(
 ) -> Verdict | NeedOutline | NeedTexts:
     """Return the verdict on a request. With a complete `transcript` the answer is never
     NeedOutline, with `texts` never NeedTexts."""
+    answering = hints.answered_seq and place_answer(transcript, sent, hints.answered_seq)
+    if isinstance(answering, Verdict):
+        return _name_repeated_view(answering, sent)
+    return answering or _reconcile_history(transcript, sent, hints, texts)
+
+
+def _reconcile_history(
+    transcript: StoredTranscript, sent: SentHistory, hints: Hints, texts: Texts | None
+) -> Verdict | NeedOutline | NeedTexts:
     if hints.history != "full":
         transcript = show_corrections(transcript)
         if transcript.corrections:

@@ -60,7 +60,8 @@ class Digests(Struct, frozen=True):
             if stop in counts:
                 at[stop] = running.digest()
             start = stop
-        at[end] = running.digest()
+        if end not in at:
+            at[end] = running.digest()
         return Digests(end, running, at)
 
 
@@ -116,12 +117,13 @@ def recognise(attempts: Iterable[View], raws: Sequence[bytes]) -> Recognised:
     counts = {view.count for view in views.values()}
     digests = _digest_stable_part(raws, counts)
     rest = raws[digests.count :]
-    longest = max([count for count in counts if count <= len(raws)], default=0)
+    sent_count = len(raws)
+    longest = max([count for count in counts if count <= sent_count], default=0)
     at = digests.extend(rest, {longest}).at
     seen = _find_longest(views, at)
     if seen is None and len(counts) > 1:
         seen = _find_longest(views, digests.extend(rest, counts).at)
-    return Recognised(at[len(raws)], seen, digests)
+    return Recognised(at[sent_count], seen, digests)
 
 
 def _find_longest(views: Mapping[bytes, View], at: Mapping[int, bytes]) -> View | None:

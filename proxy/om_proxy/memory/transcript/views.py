@@ -44,10 +44,12 @@ def record_view(
         cells=_view_cells(verdict, memory.next_seq, memory.coverage),
         asked_at=asked_at,
     )
-    others = [other for other in memory.views if other.digest != view.digest]
-    for equal in memory.views if len(others) < len(memory.views) else ():
-        if replace(equal, asked_at=asked_at) == view:
-            view = equal
+    others: list[View] = []
+    for other in memory.views:
+        if other.digest != view.digest:
+            others.append(other)
+        elif replace(other, asked_at=asked_at) == view:
+            view = other
     if len(others) >= MAX_VIEWS:
         del others[_find_least_useful(others, memory)]
     return (*others, view)
