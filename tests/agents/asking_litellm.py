@@ -15,7 +15,7 @@ from collections.abc import Iterator
 import orjson
 
 from om_proxy.agents.model_access.credentials import KEY_VARIABLES
-from om_proxy.agents.model_access.litellm_adapter import LiteLLM, _import_litellm
+from om_proxy.agents.model_access.litellm_adapter import LiteLLM, import_litellm
 from om_proxy.agents.model_access.llm import Image, Prompt, Target
 from om_proxy.common.errors import ModelError
 from om_proxy.observability.telemetry import logs
@@ -71,7 +71,7 @@ async def main(places: list[str]) -> None:
         MAX_IMAGE_URL_DOWNLOAD_SIZE_MB as LARGEST,
     )  # not before the adapter's
 
-    asking_keys = _import_litellm().validate_environment
+    asking_keys = import_litellm().validate_environment
     said = {
         "outcomes": outcomes,
         "missing": {p: asking_keys(model=f"{p}/x")["missing_keys"] for p in KEY_VARIABLES},

@@ -38,6 +38,14 @@ class EmbeddingModels:
             return Embedded(await self._local.embed_texts(model.removeprefix(LOCAL_PREFIX), texts))
         return Embedded(*await self._litellm.embed_texts(model, texts))
 
+    async def warm_up(self, models: Sequence[str]) -> None:
+        """Load what the first query would wait for: a local model, or litellm. No server is asked."""
+        for model in models:
+            if model.startswith(LOCAL_PREFIX):
+                await self.embed_texts(model, ["warm"])
+            else:
+                await self._litellm.warm_up()
+
     def close(self) -> None:
         """End the threads of local models. litellm's own are its owner's."""
         self._local.close()

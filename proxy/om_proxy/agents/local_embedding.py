@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from om_proxy.common.errors import ModelError
+from om_proxy.common.extras import render_install_command
 
 TOKENIZER_FILE = "tokenizer.json"
 COMPARING_MODULES = ("numpy",)  # of vectors, whichever model made them
 MODULES = ("numpy", "onnxruntime", "tokenizers")
-INSTALL_HINT = "install the extra: pip install 'observational-memory-proxy[vectors]'"
+INSTALL_HINT = f"install the extra: {render_install_command('vectors')}"
 MAX_TOKENS = 512  # of a text, where the tokenizer has no limit of its own
 # one for messages in the background, one for the query that somebody waits for
 THREADS = 2

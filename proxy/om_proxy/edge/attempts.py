@@ -44,8 +44,8 @@ from om_proxy.edge.rounds.round_requests import STATUS_OK
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.shadow import needs_shadow
-from om_proxy.engine.turns.turn import PreparedTurn
-from om_proxy.memory.prompt.tail import holds_conversation, shows_everything
+from om_proxy.engine.turns.turn import PreparedTurn, can_stand_alone
+from om_proxy.memory.prompt.tail import shows_everything
 from om_proxy.memory.recall.offering import Offer
 from om_proxy.observability.facts import Facts
 from om_proxy.wire.apis import refusals
@@ -135,9 +135,11 @@ class Attempts:
     ) -> UpstreamResponse:
         """Take back what the refusal may be about; then send the original, or a shorter prompt."""
         assert exchange.turn is not None  # there is something to take back
-        reconciled, request = exchange.turn.opened.reconciled, exchange.turn.opened.request
-        is_whole = shows_everything(reconciled.projected, reconciled.sent)
-        has_fallback = is_whole or holds_conversation(reconciled.projected, reconciled.sent)
+        opened, request = exchange.turn.opened, exchange.turn.opened.request
+        is_whole = request.previous is not None or shows_everything(
+            opened.reconciled.projected, opened.reconciled.sent
+        )
+        has_fallback = is_whole or can_stand_alone(opened)
         if not has_fallback:
             trial.sent &= ~Addition.HISTORY
         if is_refusal(answer.told_status) and request.api.has_pictures(

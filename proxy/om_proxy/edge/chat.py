@@ -135,6 +135,8 @@ class TurnRoute:
             exchange.comments = self._prepare_comments(exchange)
             try:
                 await self._open_memory(exchange, config)
+                if exchange.reason is Reason.SIDE_REQUEST and exchange.request is not None:
+                    exchange.asks_for_title = config.asks_for_title(exchange.request)
             except BaseException:
                 if exchange.comments:
                     exchange.comments.close()
@@ -187,6 +189,8 @@ class TurnRoute:
     ) -> Exchange:
         """Read the request, and choose its upstream. Raise OmError to refuse it."""
         caller = identify(scope["headers"], config.identity, self._secret, time.time())
+        if agent := api.find_sub_agent(scope["headers"]):
+            caller = caller.name_sub_agent(agent)
         body = await read_body(receive, config.settings.limits.body)
         started = time.perf_counter()  # the time that the client takes to send does not count
         if len(body) > LARGE_BODY_BYTES:
@@ -246,8 +250,8 @@ class TurnRoute:
                 exchange.recall = None
         except BadRequest:
             raise  # an ambiguous request is refused, not guessed at
-        except TakenForSideRequest:
-            exchange.reason, exchange.recall = Reason.SIDE_REQUEST, None
+        except TakenForSideRequest as exc:
+            exchange.reason, exchange.recall = exc.reason, None
             return
         # docs/contributing/behaviour.md#fail-open: on any fault of the proxy the original goes
         # upstream

@@ -26,6 +26,7 @@ from om_proxy.settings.identity.spending import (
 )
 from om_proxy.settings.identity.tenants import find_own_token, has_provider_credential
 from om_proxy.wire.apis.api import Api, Request
+from om_proxy.wire.apis.titles import asks_for_title
 from om_proxy.wire.server.headers import Header
 
 NO_UPSTREAM = (
@@ -213,6 +214,11 @@ class EdgeConfig:
             return True
         candidates = (*request.instructions, *request.messages[-1:])
         return any(self._is_side_message(request.api, raw) for raw in candidates)
+
+    def asks_for_title(self, request: Request) -> bool:
+        """Return whether a side request asks for the title of its conversation."""
+        asking = (*request.instructions, *request.messages[-1:])
+        return asks_for_title([request.api.asking_text(raw) for raw in asking])
 
     def _is_side_message(self, api: Api, raw: bytes) -> bool:
         """Return whether a pattern matches the message. The result is remembered for a short

@@ -149,6 +149,7 @@ class Exchange:
     report_copies: Callable[[int], None] = lambda copies: None
     api: ApiName = "chat"
     kind: Kind = TURN
+    asks_for_title: bool = False  # a side request that names its thread
 
     def report_copies_before_sending(self) -> None:
         """Report the copies held before sending: the body; with memory also its messages, cut out
@@ -175,13 +176,9 @@ class Exchange:
 
 
 def apply_kind(caller: Caller, kind: Kind) -> Caller:
-    """Return the caller of a request of this kind: a sub-agent has a thread of its own, and where
-    the prompt stays as it is, memory writes only."""
+    """Return the caller of a request of this kind: where the prompt stays as it is, memory writes
+    only."""
     if caller.key is None or kind == TURN:
-        return caller
-    if kind.suffix:
-        caller = caller.name_sub_agent(kind.suffix)
-    if kind.treatment == "turn":
         return caller
     if kind.treatment == "off" or caller.mode == "read":
         return caller.without_memory(kind.reason)

@@ -124,7 +124,12 @@ class TurnClosing:
             )
             delivery.is_end_sent = relayed.is_end_sent
             if reader is not None and not should_store:
-                self._count_passed(exchange, await self._read_reply(exchange, reader))
+                reply = await self._read_reply(exchange, reader)
+                self._count_passed(exchange, reply)
+                if exchange.asks_for_title and key is not None and exchange.caller.mode != "read":
+                    keep = self._engine.keep_title
+                    kept = facts.await_extra("title", key, None, keep, key, exchange.api, reply)
+                    self._background.run_detached(kept)
             elif reader is not None and not is_settled:
                 reply = await self._read_reply(exchange, reader)
                 # The client saw the reply break off. Store it as interrupted, even if it looks

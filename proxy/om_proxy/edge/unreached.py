@@ -1,4 +1,4 @@
-"""Report a request that names a thread on a route without memory: with a receipt, a log line, and
+"""Report a request that names a thread, or a coding agent's session, on a route without memory: with a receipt, a log line, and
 one warning for its client and route.
 
 Otherwise a user of embeddings, or of an API that `identity.apis` leaves out, never learns why nothing
@@ -45,6 +45,8 @@ TURN_ROUTES: Mapping[ApiName, str] = {
 HELPER_ROUTES = frozenset(
     ("/v1/responses/compact", "/v1/responses/input_tokens", "/v1/messages/count_tokens")
 )
+# in which coding agents name their sessions, which are no threads of ours
+AGENT_SESSION_HEADERS = (b"x-claude-code-session-id", b"session_id", b"session-id")
 # only these words are logged: a path may end in an id, and a User-Agent is free text
 KNOWN_ROUTES = frozenset(
     (
@@ -91,10 +93,12 @@ class UnreachedRequests:
         )
 
     def find(self, scope: Scope, config: EdgeConfig, api: ApiName) -> Unreached | None:
-        """Return the request as one without memory; None if it names no thread."""
+        """Return the request as one without memory; None if it names no thread and no session."""
         caller = identify_off_route(scope["headers"], config.identity, self._secret, time.time())
         if caller is None:
-            return None
+            if not any(name in AGENT_SESSION_HEADERS for name, _ in scope["headers"]):
+                return None
+            caller = Caller(None, None)
         paths = " or ".join(TURN_ROUTES[name] for name in config.settings.identity.apis)
         return Unreached(
             caller,

@@ -10,24 +10,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from om_proxy.common.reasons import Reason, Status
+from om_proxy.observability.figures.fact_counter import REFUSED_REASON
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Names that share one meaning. `sent_with`: the statuses or HTTP codes they come with."""
+    """Names that share one meaning. `sent_with`: the statuses or HTTP codes they come with. `advice`:
+    what to do about it, and `page`: the page that helps."""
 
     names: tuple[str, ...]
     sent_with: str
     meaning: str
+    advice: str = ""
+    page: str = "docs/guides/troubleshooting.md"
 
 
 def _create_row(names: str, meaning: str, sent_with: str = "") -> Row:
     return Row(tuple(names.split()), sent_with, meaning)
 
 
-def _create_reason_row(names: Sequence[Reason], meaning: str, *sent_with: Status) -> Row:
+def _create_reason_row(
+    names: Sequence[Reason], meaning: str, *sent_with: Status, **help: str
+) -> Row:
     """Create a row of `REASON_ROWS`. A reason without a status is only logged, never sent."""
-    return Row(tuple(names), " ".join(sent_with), meaning)
+    return Row(tuple(names), " ".join(sent_with), meaning, **help)
 
 
 REQUEST_HEADER_ROWS = (
@@ -131,12 +137,16 @@ REASON_ROWS = (
         [Reason.NO_THREAD],
         "The request names no thread. The bytes passed through",
         Status.OFF,
+        advice="Send `X-OM-Thread`, or use a base URL with `/t/NAME/v1`",
+        page="docs/clients/README.md",
     ),
     _create_reason_row(
         [Reason.ROUTE],
-        "The request names a thread, and its route has no memory. The bytes passed through, and "
+        "The request names a thread, or a coding agent's session, and its route has no memory. The bytes passed through, and "
         "the log warned once for each client and route, at most 20 times a minute",
         Status.OFF,
+        advice="Let the client post to a route with memory",
+        page="docs/clients/README.md",
     ),
     _create_reason_row(
         [Reason.NO_CREDENTIAL],
@@ -145,11 +155,14 @@ REASON_ROWS = (
         "machine's; (c) a reverse proxy forwards it, and does not say that it comes from this "
         "machine. It has no memory",
         Status.OFF,
+        advice="Let the client send its key",
     ),
     _create_reason_row(
         [Reason.DISABLED, Reason.MODE_OFF],
         "`memory: false`, or `X-OM-Mode: off`",
         Status.OFF,
+        advice="If it should remember, set `memory: true` for this model, or leave `X-OM-Mode: off` out",
+        page="docs/guides/configuration.md",
     ),
     _create_reason_row(
         [Reason.SIDE_REQUEST],
@@ -158,6 +171,8 @@ REASON_ROWS = (
         "the thread, such as a message from another device. With `X-OM-History: new` it is a "
         "message all the same",
         Status.OFF,
+        advice="Nothing: such requests need none",
+        page="docs/concepts/threads-and-resources.md",
     ),
     _create_reason_row(
         [Reason.UNREADABLE],
@@ -165,22 +180,30 @@ REASON_ROWS = (
         "server judges it",
         Status.OFF,
         Status.DEGRADED,
+        advice="Look at the model server's answer; it judges the body",
     ),
     _create_reason_row(
         [Reason.NO_MESSAGES],
         "The request holds instructions alone",
         Status.OFF,
+        advice="Nothing: there is nothing to remember",
     ),
     _create_reason_row(
         [Reason.SERVER_STATE],
-        "A request goes on from what the model server alone holds: `previous_response_id`, "
-        "`conversation`, an `item_reference`, `thread`. The bytes passed through",
+        "A request goes on from what the model server alone holds: an unknown `previous_response_id` or "
+        "`item_reference`, `conversation`, `thread`, or instructions in the `input` of a chain (`raw`). "
+        "The bytes passed through",
         Status.OFF,
+        Status.RAW,
+        advice="Let the client send its history in place of an id",
+        page="docs/clients/README.md",
     ),
     _create_reason_row(
         [Reason.BACKGROUND],
         "`background: true`: the reply comes by another request. The bytes passed through",
         Status.OFF,
+        advice="Leave `background: true` out, if it should remember",
+        page="docs/clients/README.md",
     ),
     _create_reason_row(
         [Reason.COMPACTION],
@@ -188,6 +211,8 @@ REASON_ROWS = (
         "made (`raw`)",
         Status.OFF,
         Status.RAW,
+        advice="Switch the client's own compaction off",
+        page="docs/clients/README.md",
     ),
     _create_reason_row(
         [Reason.CODING_AGENT],
@@ -281,6 +306,23 @@ REASON_ROWS = (
         Status.DEGRADED,
     ),
 )
+
+
+REFUSED_ROW = Row(
+    (REFUSED_REASON,),
+    Status.OFF,
+    "The proxy refused it, and the client was told why",
+    "Look at the client's error message",
+)
+
+
+def explain_reason(reason: str) -> str:
+    """Return what a reason means and what to do about it; "" for a word that is none."""
+    for row in (*REASON_ROWS, REFUSED_ROW):
+        if reason in row.names:
+            return f"{row.meaning}. {row.advice}" if row.advice else row.meaning
+    return ""
+
 
 ERROR_CODE_ROWS = (
     _create_row(

@@ -49,6 +49,7 @@ TurnExtra = Literal[
     "look_up_tokens",
     "look_ups",  # whether look-ups quote a thread that is gone
     "quotes",  # the same for a turn that waits for the store
+    "title",  # that a client asked for; its thread keeps it
     "tokens",  # counts of messages; without them they are estimated
     "prompt_values",  # what the next prompt takes over from this one
     "events",  # what a change means to those who watch it

@@ -191,10 +191,10 @@ async def test_retry_after(litellm: LiteLLM) -> None:
 
 
 async def test_an_unreachable_server(litellm: LiteLLM) -> None:
-    """A server that is down is worth another try."""
+    """A server that is down is worth another try, and nobody is told that it answered."""
     async with run_upstream_server(script_answer(b"")) as server:
         base = server.base
-    with pytest.raises(ModelBusy):
+    with pytest.raises(ModelBusy, match="could not be reached"):
         await litellm.complete(target(base), PROMPT)
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from standardwebhooks import WebhookVerificationError
 
+from om_proxy import __version__
 from om_proxy.engine.event_feed.envelope import (
+    HookRequest,
     compute_pause_s,
     name_hook,
     name_receiver,
@@ -68,7 +72,8 @@ def test_an_unknown_type_is_sent_without_its_data() -> None:
     assert write_data(event, with_text=True) is event.data
 
 
-SECRET = b"a-secret-of-sixteen"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+OTHER_SECRET = "whsec_YW5vdGhlciBrZXkgb2YgMjQgYnl0ZXMh"
 EVENT = StoredEvent(
     7, Key("t", "r", "n\n"), 1.5, "data-om-activation", '{"observations":"* noted","cycleId":"c"}'
 )
@@ -84,26 +89,45 @@ def test_the_body(with_text: bool) -> None:
 
 
 def test_the_check_in_the_documents() -> None:
-    """The five lines in the contract accept what we send, and nothing that was changed."""
+    """The published verifier accepts what we send, and nothing that was changed."""
     section = GUIDE.read_text("utf-8").split("## Webhooks")[1]
     (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.S)
     namespace: dict[str, object] = {}
     exec(compile(code, "seeing.md", "exec"), namespace)  # noqa: S102 # the page's own example
-    is_ours = namespace["is_from_om_proxy"]
-    assert callable(is_ours)
+    read_event = namespace["read_event"]
+    assert callable(read_event)
+    now = time.time()
     request = write_request(EVENT, with_text=False)
-    headers = write_headers(request, SECRET, 1_000.0)
-    assert is_ours(SECRET, headers, request.body, 1_200.0)
-    assert not is_ours(b"another", headers, request.body, 1_200.0)
-    assert not is_ours(SECRET, headers, request.body + b" ", 1_200.0)
-    assert not is_ours(SECRET, headers | {"x-om-timestamp": "1001"}, request.body, 1_200.0)
-    assert not is_ours(SECRET, headers, request.body, 1_400.0)  # sent again by somebody, later
+    headers = write_headers(request, SECRET, now)
+    assert read_event(SECRET, headers, request.body)["id"] == "7"
+    later = {"webhook-timestamp": str(int(now) + 1)}
+    for secret, changed, body in (
+        (OTHER_SECRET, headers, request.body),
+        (SECRET, headers, request.body + b" "),
+        (SECRET, headers | later, request.body),
+        (SECRET, headers | {"webhook-id": "8"}, request.body),
+        (SECRET, write_headers(request, SECRET, now - 400), request.body),  # sent again, later
+    ):
+        with pytest.raises(WebhookVerificationError):
+            read_event(secret, changed, body)
+
+
+def test_the_example_of_the_specification() -> None:
+    """Its signature is known, so other languages' verifiers take ours too."""
+    request = HookRequest("msg_p5jXN8AQM9LWM0D4loKWxJek", "", b'{"test": 2432232314}')
+    assert write_headers(request, SECRET, 1_614_265_330.5) == {
+        "content-type": "application/json",
+        "user-agent": f"om-proxy/{__version__}",
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    }
 
 
 def test_no_header_holds_a_name_or_the_secret() -> None:
     headers = write_headers(write_request(EVENT, with_text=True), SECRET, 1_000.0)
     assert all(value.isascii() and value.isprintable() for value in headers.values())
-    assert SECRET.decode() not in str(headers)
+    assert SECRET not in str(headers)
     assert "n\n" not in str(headers)
 
 

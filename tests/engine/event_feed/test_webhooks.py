@@ -33,7 +33,7 @@ from tests.storage.memory_builder import KEY, MemoryBuilder
 
 URL = "http://127.0.0.1/hook?key=canary"
 NAME = name_hook(URL)
-SECRET = "a-secret-of-sixteen"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ class Receiver:
         status = self.answer()
         if 200 <= status < 300:
             self.taken.append(json.loads(body))
-            assert headers["x-om-event-id"] == self.taken[-1]["id"]
+            assert headers["webhook-id"] == self.taken[-1]["id"]
         return status
 
     @property
@@ -418,7 +418,7 @@ async def test_a_changed_hook_does_not_wait_out_its_pause(store: SqliteStore) ->
         while compute_pause_s(1, 0.5) not in pauses:  # noqa: ASYNC110 # the sender has no event for it
             await asyncio.sleep(0.005)
         receiver.answer = lambda: 200
-        hooks[:] = [make_hook(secret="another-of-sixteen")]
+        hooks[:] = [make_hook(secret="whsec_YW5vdGhlciBrZXkgb2YgMjQgYnl0ZXMh")]
         await wait_for_cursor(store, await store.event_position())
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

@@ -96,6 +96,21 @@ async def test_without_vectors_the_words_answer(world: World) -> None:
     assert await world.find("violin") == BY_WORDS
 
 
+async def test_a_search_says_that_words_alone_counted(world: World) -> None:
+    """Before the first vector and while the model fails, and not where vectors are switched off."""
+
+    async def goes_by_words(query: str) -> bool:
+        return (await world.search.search(KEY, query, NO_FILTER)).by_words_only
+
+    assert await goes_by_words("violin")
+    await world.make_vectors()
+    assert not await goes_by_words("violin")
+    world.model.answer = raise_busy
+    assert await goes_by_words("song")
+    world.choice = None
+    assert not await goes_by_words("song")
+
+
 async def test_vectors_of_another_length_are_left_out(world: World) -> None:
     await world.make_vectors()
     world.model.answer = lambda _, texts: [[1.0, 0.0]] * len(texts)

@@ -69,6 +69,12 @@ class LiteLLM:
             asyncio.run_coroutine_threadsafe(self._embed(model, texts), self._ensure_loop())
         )
 
+    async def warm_up(self) -> None:
+        """Import litellm in its own thread, which takes seconds."""
+        await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(_import_in_thread(), self._ensure_loop())
+        )
+
     def close(self) -> None:
         """Cancel the calls under way and end the thread. A later call starts another thread."""
         with self._start_lock:
@@ -90,7 +96,7 @@ class LiteLLM:
 
     async def _complete(self, target: Target, prompt: Prompt) -> Answer:
         """Run in litellm's own thread."""
-        litellm = _import_litellm()
+        litellm = import_litellm()
         try:
             response = await litellm.acompletion(**_build_arguments(target, prompt))
         except Exception as exc:  # any exception of a provider's client is translated here, once
@@ -103,7 +109,7 @@ class LiteLLM:
         self, model: str, texts: Sequence[str]
     ) -> tuple[tuple[Sequence[float], ...], int]:
         """Run in litellm's own thread."""
-        litellm = _import_litellm()
+        litellm = import_litellm()
         try:
             response = await litellm.aembedding(
                 model=model,
@@ -147,8 +153,12 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
+async def _import_in_thread() -> None:
+    import_litellm()
+
+
 @cache
-def _import_litellm() -> Any:
+def import_litellm() -> Any:
     """Import litellm and silence it: it fetches no price list, reads no .env, sends no telemetry,
     prints no advertisement on errors and writes no logs."""
     for name, value in _DEFAULT_ENVIRONMENT.items():
@@ -212,10 +222,13 @@ def _find_missing_key(litellm: Any, target: Target, exc: Exception) -> ModelErro
 def _translate_error(exc: Exception, now: float) -> ModelError:
     """Translate an exception by its status. Without a status, the connection failed, or there is a
     fault that only the operator can correct."""
-    if _is_answer_cut(exc):
+    causes = _list_causes(exc)
+    if any(map(_is_answer_cut, causes)):
         return BrokenAnswer("the memory model's answer broke off")
     name = type(exc).__name__
-    if name == "APIConnectionError":
+    # litellm calls it the server's answer 500 with some providers
+    is_unreached = any(isinstance(each, ConnectionError | httpx.TransportError) for each in causes)
+    if is_unreached or name == "APIConnectionError":
         return ModelBusy("the memory model's server could not be reached")
     status = getattr(exc, "status_code", None)
     if not isinstance(status, int):
@@ -226,22 +239,24 @@ def _translate_error(exc: Exception, now: float) -> ModelError:
     )
 
 
-def _is_answer_cut(exc: BaseException) -> bool:
-    """Return whether the connection ended within an answer. litellm has many names for that, so the
-    causes of the exception are examined."""
+def _list_causes(exc: BaseException) -> list[BaseException]:
+    """List the exception, its cause, the cause of that, and so on."""
+    causes: list[BaseException] = []
     cause: BaseException | None = exc
-    for _ in range(MAX_CAUSES):
-        if cause is None:
-            return False
-        # aiohttp's, which litellm uses where it is installed
-        if type(cause).__name__ == "ClientPayloadError":
-            return True
-        if isinstance(cause, httpx.RemoteProtocolError) and "message body" in str(cause):
-            return True
-        if isinstance(cause, json.JSONDecodeError) and cause.doc.lstrip().startswith("{"):
-            return True
+    while cause is not None and len(causes) < MAX_CAUSES:
+        causes.append(cause)
         cause = cause.__cause__ or cause.__context__
-    return False
+    return causes
+
+
+def _is_answer_cut(cause: BaseException) -> bool:
+    """Return whether the connection ended within an answer. litellm has many names for that."""
+    # aiohttp's, which litellm uses where it is installed
+    if type(cause).__name__ == "ClientPayloadError":
+        return True
+    if isinstance(cause, httpx.RemoteProtocolError):
+        return "message body" in str(cause)
+    return isinstance(cause, json.JSONDecodeError) and cause.doc.lstrip().startswith("{")
 
 
 def _read_headers(exc: Exception) -> Mapping[str, str]:

@@ -16,6 +16,8 @@ from om_proxy.agents.models.price_list import (
     find_deprecation_date,
     find_listed_name,
     find_price,
+    find_similar_name,
+    list_providers,
 )
 from om_proxy.agents.models.small_models import choose_default_model, find_small_model
 
@@ -31,7 +33,9 @@ __all__ = [
     "find_encoding_name",
     "find_listed_name",
     "find_price",
+    "find_similar_name",
     "find_small_model",
     "list_model_warnings",
+    "list_providers",
     "load_ranks",
 ]

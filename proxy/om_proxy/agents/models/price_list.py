@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 PRICE_TABLE_FILE = "model_prices_and_context_window_backup.json"
+PROVIDERS_FILE = "provider_endpoints_support_backup.json"
 # some entries hold numbers as text, and one holds an explanation
 _Number = int | float | str | None
 # OpenAI's reasoning models, which accept no temperature but their own; their chat variants do
@@ -89,6 +90,10 @@ class Abilities:
     thinks: bool | None = None  # unasked, as much as `reasoning_effort` says
 
 
+class _ProviderList(msgspec.Struct, frozen=True):
+    providers: dict[str, msgspec.Raw] = {}
+
+
 class _Rates(msgspec.Struct, frozen=True, gc=False):
     """The dollars of one token of each kind."""
 
@@ -120,6 +125,33 @@ def find_price(model: str, base_url: str | None = None) -> Price | None:
     table = _read_table()
     prices = (_read_price(table[name]) for name in _list_price_names(model, host) if name in table)
     return next(filter(None, prices), None)
+
+
+@cache
+def list_providers() -> frozenset[str]:
+    """Return the names of providers that litellm knows; none if its list is not installed."""
+    path = find_litellm_file(PROVIDERS_FILE)
+    if path is None:
+        return frozenset()
+    listed = msgspec.json.decode(path.read_bytes(), type=_ProviderList).providers
+    return frozenset(listed) | {name.partition("/")[0] for name in _read_table() if "/" in name}
+
+
+def find_similar_name(model: str) -> str | None:
+    """Return the listed model that a name with a typo may mean; None for a model that is listed, or
+    is of another version: its digits differ."""
+    provider, _, name = model.rpartition("/")
+    if find_listed_name(model) is not None:
+        return None
+    import difflib  # noqa: PLC0415 - 6 ms, needed for an unknown name only
+
+    names = [other.removeprefix(f"{provider}/") for other in _read_table()]
+    same_digits = [other for other in names if _list_digits(other) == _list_digits(name)]
+    return next(iter(difflib.get_close_matches(name, same_digits, n=1, cutoff=0.85)), None)
+
+
+def _list_digits(name: str) -> list[str]:
+    return re.findall(r"\d+", name)
 
 
 def find_listed_name(model: str) -> str | None:

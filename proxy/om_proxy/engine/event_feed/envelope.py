@@ -6,11 +6,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from base64 import b64encode
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from om_proxy import __version__
+from om_proxy.settings.config.sections.section import read_webhook_secret
 from om_proxy.storage.shared.event_encoding import remove_texts
 from om_proxy.storage.values.stored_events import StoredEvent
 
@@ -48,8 +50,9 @@ def select_types(events: Iterable[StoredEvent], types: frozenset[str]) -> list[S
 
 # Write the request by which an event is sent to a webhook, and sign it.
 #
-# The signature is an HMAC-SHA256 under the hook's secret, over the time and the body, so that nobody
-# else can send an event, and none can be sent again later (docs/contributing/seeing.md#webhooks).
+# It has the form of https://www.standardwebhooks.com: the signature is an HMAC-SHA256 under the hook's
+# secret, over id, time and body, so that nobody else can send an event, and none can be sent again
+# later (docs/contributing/seeing.md#webhooks).
 
 
 GAP_TYPE = "om-gap"
@@ -76,21 +79,22 @@ def write_gap(cursor: int) -> HookRequest:
     return HookRequest(id_, GAP_TYPE, write_ascii({"id": id_, "type": GAP_TYPE}).encode())
 
 
-def write_headers(request: HookRequest, secret: bytes, now: float) -> dict[str, str]:
-    """Return the headers, with a signature made now: a repeated request has a new one."""
+def write_headers(request: HookRequest, secret: str, now: float) -> dict[str, str]:
+    """Return the headers, with a signature made now: a repeated request has a new one. `secret`: as
+    the settings have it, which `read_webhook_secret` has checked."""
     timestamp = str(int(now))
     return {
         "content-type": "application/json",
         "user-agent": f"om-proxy/{__version__}",
-        "x-om-event": request.type,
-        "x-om-event-id": request.id,
-        "x-om-timestamp": timestamp,
-        "x-om-signature": f"sha256={sign(secret, timestamp, request.body)}",
+        "webhook-id": request.id,
+        "webhook-timestamp": timestamp,
+        "webhook-signature": f"v1,{sign(secret, request, timestamp)}",
     }
 
 
-def sign(secret: bytes, timestamp: str, body: bytes) -> str:
-    return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+def sign(secret: str, request: HookRequest, timestamp: str) -> str:
+    signed = f"{request.id}.{timestamp}.".encode() + request.body
+    return b64encode(hmac.digest(read_webhook_secret(secret), signed, "sha256")).decode()
 
 
 def name_hook(url: str) -> str:

@@ -217,8 +217,7 @@ class Webhooks:
 
     async def _try_post(self, hook: WebhookSettings, request: HookRequest) -> str:
         """Send one request. Return why it failed; empty: the receiver took it."""
-        secret = hook.secret.get_secret_value().encode() if hook.secret else b""
-        headers = write_headers(request, secret, self._clock())
+        headers = write_headers(request, hook.secret.get_secret_value(), self._clock())
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 status = await self._post(hook.url, request.body, headers)

@@ -118,7 +118,7 @@ def _estimate_bytes(memory: Memory) -> int:
     mark, a view with its cells, and notes."""
     messages = MessageList.of(memory.tail).json_bytes + 500 * len(memory.tail)
     notes = sum(_notes_bytes(o) + 450 for o in memory.log.entries + memory.chunks)
-    views = sum(350 + 200 * len(view.cells) for view in memory.views)
+    views = 350 * len(memory.views) + 200 * sum([len(view.cells) for view in memory.views])
     return (
         messages
         + getsizeof(memory.other_threads_text)

@@ -82,8 +82,12 @@ class Memories(MemoryLoader):
         facts: Facts | None = None,
         spool: Spool | None = None,
         count_tokens: Callable[[str], int] = estimate_tokens,
+        finds_due_work: bool = True,
     ) -> None:
+        """`finds_due_work`: False: no commit makes background work due; the next one of another
+        process does."""
         super().__init__(store, label, cache_bytes)
+        self.finds_due_work = finds_due_work
         self._spool = spool
         self.facts = facts or Facts()
         self._policies = policies
@@ -284,6 +288,9 @@ class Memories(MemoryLoader):
     def _with_due(self, memory: Memory) -> Memory:
         """Return the memory with when its work is due, and whether that needs a caller."""
 
+        if not self.finds_due_work:
+            return replace(memory, due_at=None, needs_caller=False)
+
         def find_due() -> Memory:
             policy = self._policies.current
             return replace(
@@ -296,6 +303,8 @@ class Memories(MemoryLoader):
 
     def _find_wakeup(self, memory: Memory) -> ResourceWakeup | None:
         def find() -> ResourceWakeup | None:
+            if not self.finds_due_work:
+                return None
             return self._policies.current.resource_wakeup(memory, self.clock())
 
         return self.facts.try_extra("due", memory.key, None, find)

@@ -65,6 +65,7 @@ class MemoryContext:
     calls_tools: bool = False
     # whether a memory model is inherited, and the request's credential is for no call of ours
     lacks_observer: bool = False
+    server: str = ""  # the name of the model server that the request goes to
 
     def with_instructions(self, instructions: Instructions) -> MemoryContext:
         """Return the context for the work of one turn."""
@@ -79,6 +80,7 @@ class MemoryContext:
             self.observer_name,
             self.calls_tools,
             self.lacks_observer,
+            self.server,
         )
 
     def with_layout(self, layout: Layout) -> MemoryContext:
@@ -239,6 +241,7 @@ class Policy:
             if model and not lacks_observer
             else None,
             lacks_observer=lacks_observer,
+            server=upstream.name,
         )
 
     # ── prices ────────────────────────────────────────────────────────────────────────────────────

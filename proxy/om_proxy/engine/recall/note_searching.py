@@ -29,6 +29,7 @@ class FoundNote(NamedTuple):
 
     key: Key  # of the thread, or of the log that threads share
     line: NoteLine
+    title: str | None = None  # of the thread
 
     @property
     def range(self) -> str:
@@ -85,9 +86,9 @@ class NoteSearch:
     ) -> list[FoundNote]:
         found: list[FoundNote] = []
         for log_key in await self._list_logs(key, note_filter.thread):
-            entries = await self._read_entries(log_key, note_filter)
+            title, entries = await self._read_entries(log_key, note_filter)
             lines = await run_in_turn(partial(find_note_lines, entries, words))
-            found += (FoundNote(log_key, line) for line in lines)
+            found += (FoundNote(log_key, line, title) for line in lines)
         return found
 
     async def _list_logs(self, key: Key, thread: str | None) -> list[Key]:
@@ -99,13 +100,17 @@ class NoteSearch:
         own = [info.key for info in infos if info.has_notes]
         return [shared, *own[:MAX_SEARCHED_LOGS]]
 
-    async def _read_entries(self, log_key: Key, note_filter: NoteFilter) -> list[Observation]:
-        """Return the entries that the filter lets pass; of a log that does not open, none."""
+    async def _read_entries(
+        self, log_key: Key, note_filter: NoteFilter
+    ) -> tuple[str | None, list[Observation]]:
+        """Return the thread's title, and the entries that the filter lets pass; of a log that does
+        not open, none."""
         try:
             memory = await self.memories.store.load(log_key)
         except UnopenedText:
-            return []
-        return [entry for entry in memory.log.entries if self._passes(memory, entry, note_filter)]
+            return None, []
+        entries = memory.log.entries
+        return memory.title, [e for e in entries if self._passes(memory, e, note_filter)]
 
     def _passes(self, memory: Memory, entry: Observation, note_filter: NoteFilter) -> bool:
         if note_filter.thread is not None and memory.key.thread == RESOURCE_THREAD:

@@ -88,6 +88,7 @@ class FoundByPerson(NamedTuple):
     share_read: float  # of the messages that could be found, where it is least
     missing: tuple[str, ...]  # index words of the query that no message has
     searched: int  # of the resources, the first ones
+    by_words_only: bool = False  # in one of them at least, though vectors are switched on
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,6 +131,7 @@ class LookUpPerformer:
         hits: list[tuple[Key, RankedMessage]] = []
         missing: dict[str, None] | None = None
         shares: list[float] = []
+        by_words_only = False
         for key in keys:
             try:
                 async with asyncio.timeout_at(ends_at):
@@ -142,6 +144,7 @@ class LookUpPerformer:
             lacking = {word: None for word in result.words if not result.counts.get(word)}
             missing = lacking if missing is None else {w: None for w in missing if w in lacking}
             shares.append(result.share_read)
+            by_words_only |= result.by_words_only
         hits.sort(key=lambda hit: -hit[1].score)
         shown = hits[:limit]
         opened: dict[Key, Conversation] = {}
@@ -162,7 +165,9 @@ class LookUpPerformer:
 
         messages = tuple(await run_in_turn(quote))
         share_read = min(shares, default=1.0)
-        return FoundByPerson(messages, len(hits), share_read, tuple(missing or ()), len(shares))
+        return FoundByPerson(
+            messages, len(hits), share_read, tuple(missing or ()), len(shares), by_words_only
+        )
 
     # ── messages ──────────────────────────────────────────────────────────────────────────────────
 

@@ -42,6 +42,7 @@ class SearchResult(NamedTuple):
     counts: Mapping[str, int]  # of each word: in how many passages of the resource it is
     ranked: tuple[RankedMessage, ...]
     share_read: float = 1.0  # of the messages that could be found
+    by_words_only: bool = False  # vectors are switched on, and gave nothing
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,11 +68,11 @@ class MessageSearch:
             vector = await embedding
         finally:
             embedding.cancel()
-        if vector is None:
-            return result
-        similarity = await self.similar.compare(key, vector, passage_filter, result.ranked)
+        similarity = None
+        if vector is not None:
+            similarity = await self.similar.compare(key, vector, passage_filter, result.ranked)
         if similarity is None:
-            return result
+            return result._replace(by_words_only=await self.similar.is_switched_on(key))
         return result._replace(ranked=tuple(fuse(result.ranked, similarity)))
 
     def drop_texts(self) -> None:

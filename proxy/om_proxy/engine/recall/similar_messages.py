@@ -87,6 +87,14 @@ class SimilarMessages:
             return None
         return QueryVector(choice.model, vector, choice.timeout_s, search_ends_at)
 
+    async def is_switched_on(self, key: Key) -> bool:
+        """Return whether searches of the key go by meaning, too, while nothing fails."""
+        try:
+            async with asyncio.timeout(MAX_SEARCH_S):
+                return await self.choose(key) is not None
+        except (OmError, TimeoutError):
+            return True  # nobody knows, and this one went by words alone
+
     def drop_queries(self) -> None:
         self._query_vectors.clear()
 

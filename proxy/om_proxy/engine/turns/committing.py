@@ -240,6 +240,7 @@ class Committer:
         is_stored = (
             recorded is not None
             and recorded.raw == reply.message
+            and self.reconciler.is_named_as(turn, recorded, reply)
             and self._is_retry_recorded(turn, reconciled.memory)
         )
         return reconciled.memory.end if is_stored else 0
@@ -275,7 +276,7 @@ class Committer:
             self.add_unstored(turn, accounted.entry)
             return NOTHING_COMMITTED
         recorded = find_recorded_reply(reconciled)
-        if reply is not None and recorded is not None and recorded.fp == reply.fp:
+        if reply is not None and recorded is not None and is_same_reply(recorded, reply):
             await self._store_retry_time(turn, reconciled.memory, accounted.entry)
             return CommittedTurn(reply_seq=reconciled.memory.end)
         if look_ups is not None:
@@ -436,6 +437,11 @@ def is_overtaken(turn: OpenedTurn, compared: ReconciledTurn) -> bool:
     is_late = turn_at is not None and turn_at > turn.asked_at
     may_repeat = verdict.forks or compared.sent.count > 1 or memory.style != "thin"
     return is_late and not is_own and may_repeat
+
+
+def is_same_reply(recorded: Item, reply: Item) -> bool:
+    """Return whether a stored reply says the same, and is named by the same id."""
+    return recorded.fp == reply.fp and recorded.origin == reply.origin
 
 
 def copy_rendered_values(turn: OpenedTurn, memory: Memory) -> Memory:

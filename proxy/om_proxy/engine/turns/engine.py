@@ -16,6 +16,7 @@ import structlog
 from msgspec.structs import replace
 
 from om_proxy.agents.models import TokenCounter
+from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import NotFound, OmError, StorageError, Unwritable, raise_site
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.common.running_time import limit_running_time
@@ -43,11 +44,13 @@ from om_proxy.engine.turns.turn import (
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.lifecycle.retention import is_near_expiry
 from om_proxy.memory.model import Item, Key, Memory, resource_key
+from om_proxy.memory.notes.redaction import redact_secrets
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.observability.facts import Uncommitted
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.wire.apis.api import Reply, Request
+from om_proxy.wire.apis.titles import read_replied_title
 from om_proxy.wire.server.time_limits.deadline import Deadline
 
 logger = structlog.get_logger("memory")
@@ -132,7 +135,7 @@ class Engine:
         if turn.can_rewrite:
             prepared = await self._prompt_builder.build(turn)
         else:
-            prepared = await self._prompt_builder.keep_original(turn, Reason.WRITE_ONLY)
+            prepared = await self._prompt_builder.keep_original(turn, turn.kept_reason)
         if self._memories.is_degraded(turn.key):
             return replace(prepared, status=Status.DEGRADED, reason=Reason.STORAGE)
         return prepared
@@ -236,6 +239,20 @@ class Engine:
         facts = self._memories.facts
         facts.try_extra("wake", turn.key, None, self._wake, turn)
         facts.try_extra("recount", turn.key, None, self._recount, turn, committed.memory)
+
+    async def keep_title(self, key: Key, api: ApiName, reply: Reply) -> None:
+        """Give a stored thread the title that its client asked a model for, without secrets, unless a
+        person pinned one."""
+        title = (
+            redact_secrets(read_replied_title(reply.message, api) or "") if reply.complete else ""
+        )
+        row_id = (await self._memories.store.load(key)).row_id if title else 0
+
+        def change(memory: Memory) -> Memory:
+            return memory if memory.title_pinned else replace(memory, title=title)
+
+        if row_id:
+            await self._memories.update(key, change, row_id=row_id)
 
     def _wake(self, turn: OpenedTurn) -> None:
         key = turn.key if turn.scope == "thread" else resource_key(turn.key)

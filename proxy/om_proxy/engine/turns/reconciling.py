@@ -16,10 +16,17 @@ from msgspec.structs import replace
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import Conflict
 from om_proxy.common.off_loop import MANY_BYTES, MANY_MESSAGES, run_off_loop
+from om_proxy.common.reasons import Reason
 from om_proxy.engine.memory_cache.memories import Memories, retry_on_conflict
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.deliveries import Deliveries
-from om_proxy.engine.turns.turn import OpenedTurn, ReconciledTurn, TakenForSideRequest
+from om_proxy.engine.turns.named_replies import find_items, find_named_reply
+from om_proxy.engine.turns.turn import (
+    OpenedTurn,
+    ReconciledTurn,
+    TakenForSideRequest,
+    UnknownPast,
+)
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.lifecycle import branch, log_sharing
 from om_proxy.memory.model import (
@@ -32,6 +39,7 @@ from om_proxy.memory.model import (
     Memory,
     Message,
     Observation,
+    ReplyOrigin,
     Scope,
     resource_key,
 )
@@ -55,9 +63,9 @@ from om_proxy.memory.transcript.unstored import rewind_memory
 from om_proxy.memory.transcript.wordings import StoredText, Wording, read_wording
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.identity.callers import Caller
-from om_proxy.settings.identity.keyed_hashes import fingerprint_key
+from om_proxy.settings.identity.keyed_hashes import fingerprint_key, hash_reply_id
 from om_proxy.storage.values.changes import Change
-from om_proxy.wire.apis.api import Reply, Request, Unreadable
+from om_proxy.wire.apis.api import ReferenceApi, Reply, Request, Unreadable
 from om_proxy.wire.apis.json_text import write_canonical
 from om_proxy.wire.apis.registry import view_message
 
@@ -71,7 +79,12 @@ def find_uncounted(verdict: Verdict, sent: SentHistory) -> dict[int, bytes]:
     """Return the messages whose tokens are not known, by their index in `sent`."""
     swapped = (index for _, index in verdict.swaps)
     added = (*verdict.new, *verdict.corrections)
-    return {index: sent.raws[index] for index in (*added, *swapped)}
+    return {index: sent.item(index).raw for index in (*added, *swapped)}
+
+
+def _read_item_with(half: ReferenceApi, request: Request, key: bytes, raw: bytes) -> Item:
+    """Read a message with the items that it refers to."""
+    return request.api.read_item(half.put_in_items(raw, request.items), key)
 
 
 def is_lone_repeat(memory: Memory, sent: SentHistory) -> bool:
@@ -160,8 +173,17 @@ class Reconciler:
             memory = await self._change_scope(memory, scope, should_store=should_store)
         context = context.with_overrides(memory.overrides)
         new_count = len(request.messages) - count_known_messages(request)
-        read = partial(self._read_sent_history, request, memory)
-        sent = read() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, read)
+        sent, is_known = await self._read_sent_history(request, memory, new_count)
+        if not is_known:
+            raise UnknownPast
+        has_instructions = request.leaves_instructions
+        if request.previous is not None:
+            named = await self._find_named_reply(memory, request.previous)
+            if named is None or named.item.origin is None:
+                raise UnknownPast
+            hints = replace(hints, answered_seq=named.seq)
+            has_instructions = has_instructions or named.item.origin.has_instructions
+        is_held_back = has_instructions and request.previous is not None
         own = earlier_try and find_own_attempt(
             memory,
             sent,
@@ -171,6 +193,7 @@ class Reconciler:
         )
         if (
             own is None
+            and not hints.answered_seq
             and may_be_side_request(memory, sent, hints)
             and await self._is_side_request(memory, sent, request)
         ):
@@ -193,9 +216,17 @@ class Reconciler:
             forget_count=forget_count,
             asked_at=asked_at,
             should_store=should_store,
-            can_rewrite=caller.mode != "write" and context.effective.memory.mode != "shadow",
+            can_rewrite=caller.mode != "write"
+            and context.effective.memory.mode != "shadow"
+            and not is_held_back,
             look_up_scope=caller.choose_look_up_scope(context.effective.memory.retrieval.scope),
+            kept_reason=Reason.SERVER_STATE if is_held_back else Reason.WRITE_ONLY,
+            has_instructions=has_instructions,
         )
+
+    async def _find_named_reply(self, memory: Memory, id_: str) -> Message | None:
+        hashed = hash_reply_id(self.secret, id_)
+        return await find_named_reply(self.memories.store, memory, hashed)
 
     def _find_reply_fp(self, key: Key, request: Request, reply: Reply | None) -> bytes | None:
         if reply is None or reply.message is None or not reply.complete:
@@ -205,12 +236,23 @@ class Reconciler:
         except Unreadable:
             return None
 
-    def _read_sent_history(self, request: Request, memory: Memory) -> SentHistory:
-        return SentHistory.of(
-            request.messages,
-            partial(request.api.read_item, key=self._fingerprint_key(memory.key)),
-            memory.views,
-        )
+    async def _read_sent_history(
+        self, request: Request, memory: Memory, new_count: int
+    ) -> tuple[SentHistory, bool]:
+        """Return what was sent, and whether all items that it refers to are known. Behind a recorded
+        attempt that is live nobody reads what is in front."""
+        api, key = request.api, self._fingerprint_key(memory.key)
+        half, parse = api.references, partial(api.read_item, key=key)
+        references = half.list_references(request) if half else None
+        if half and references:
+            parse = partial(_read_item_with, half, request, key)
+        read = partial(SentHistory.of, request.messages, parse, memory.views)
+        sent = read() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, read)
+        if not half or not references:
+            return sent, True
+        if sent.seen and any(mark.seq == sent.seen.seq for mark in memory.marks):
+            references = half.list_references(request, sent.seen.count)
+        return sent, await find_items(self.memories.store, memory, request, half, references)
 
     def _fingerprint_key(self, key: Key) -> bytes:
         return fingerprint_key(self.secret, key.tenant)
@@ -268,6 +310,7 @@ class Reconciler:
             revived=revived,
             encoding=encoding,
             asked_at=asked_at,
+            said_at=hints.said_at,
         )
         asked = (
             apply() if changed_count <= MANY_MESSAGES else await run_off_loop(changed_count, apply)
@@ -430,9 +473,7 @@ class Reconciler:
         if verdict is None:
             message_count = len(turn.request.messages)
             # `sent` was recognised by the views of another memory
-            sent = await run_off_loop(
-                message_count, partial(self._read_sent_history, turn.request, memory)
-            )
+            sent, _ = await self._read_sent_history(turn.request, memory, message_count)
             # its message may be stored ahead of its reply
             own = find_recorded_attempt(memory, sent, turn.asked_at)
             verdict = resume_turn(memory, sent, own) if own else None
@@ -447,9 +488,7 @@ class Reconciler:
         if newest.scope != turn.scope:
             newest = await self._change_scope(newest, turn.scope, should_store=turn.should_store)
         then = rewind_memory(newest, turn.asked_at)
-        sent = await run_off_loop(
-            len(turn.request.messages), partial(self._read_sent_history, turn.request, then)
-        )
+        sent, _ = await self._read_sent_history(turn.request, then, len(turn.request.messages))
         reconciled = await self._apply_request(
             then, sent, turn.hints, turn.request.model, turn.context, turn.asked_at
         )
@@ -481,10 +520,24 @@ class Reconciler:
         size_bytes = len(reply.message)
         try:
             if size_bytes <= MANY_BYTES:
-                return read()
-            return await run_off_loop(size_bytes, read, MANY_BYTES)
+                item = read()
+            else:
+                item = await run_off_loop(size_bytes, read, MANY_BYTES)
         except Unreadable:
             return None  # the client's messages are then stored as unanswered
+        if reply.id is None or not reply.complete:
+            return item
+        return replace(item, origin=self._describe_origin(turn, reply.id, reply.is_stored))
+
+    def is_named_as(self, turn: OpenedTurn, recorded: Item, reply: Reply) -> bool:
+        """Return whether later requests name the stored reply as they would name this one."""
+        if reply.id is None:
+            return True
+        return recorded.origin == self._describe_origin(turn, reply.id, reply.is_stored)
+
+    def _describe_origin(self, turn: OpenedTurn, id_: str, is_stored: bool) -> ReplyOrigin:
+        server, hashed = turn.context.server, hash_reply_id(self.secret, id_)
+        return ReplyOrigin(hashed, server, is_stored, turn.has_instructions)
 
 
 async def count_messages(

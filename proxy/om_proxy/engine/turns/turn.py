@@ -15,6 +15,7 @@ from om_proxy.common.reasons import Reason, Status
 from om_proxy.engine.policy import Instructions, MemoryContext
 from om_proxy.memory.ledger import PromptMark
 from om_proxy.memory.model import Item, Key, Memory, Message, Scope, extend_chain
+from om_proxy.memory.prompt.tail import holds_conversation
 from om_proxy.memory.transcript.reconcile import Hints, SentHistory, Verdict
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.wire.apis.api import Reply, Request, Unreadable
@@ -63,6 +64,10 @@ class OpenedTurn(Struct, frozen=True):
     # does not
     recall_tool: str | None = None
     look_up_scope: Scope = "thread"  # how far its look-ups may reach
+    # of a prompt that may not differ from the client's
+    kept_reason: Reason = Reason.WRITE_ONLY
+    # whether its past at the server holds instructions, which no memory keeps
+    has_instructions: bool = False
 
     @property
     def work_context(self) -> MemoryContext:
@@ -103,10 +108,27 @@ class TakenForSideRequest(Exception):
     """The request does not belong to its thread's conversation. It goes upstream unchanged, and
     nothing of it is stored."""
 
+    reason = Reason.SIDE_REQUEST
+
+
+class UnknownPast(TakenForSideRequest):
+    """The request names a reply or an item that the thread does not have: the server alone knows
+    what it goes on from."""
+
+    reason = Reason.SERVER_STATE
+
 
 def replace_projected(turn: OpenedTurn, projected: Memory) -> OpenedTurn:
     """Return the turn with another projected memory."""
     return replace(turn, reconciled=replace(turn.reconciled, projected=projected))
+
+
+def can_stand_alone(turn: OpenedTurn) -> bool:
+    """Return whether the client's own request may go out: it shows the conversation, or names the
+    reply whose past the server holds."""
+    reconciled = turn.reconciled
+    names_past = turn.request.previous is not None
+    return names_past or holds_conversation(reconciled.projected, reconciled.sent)
 
 
 def is_before_fork(reconciled: ReconciledTurn, last: int) -> bool:

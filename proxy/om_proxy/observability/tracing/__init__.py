@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from om_proxy.common.errors import ConfigError
+from om_proxy.common.extras import render_install_command
 
 if TYPE_CHECKING:
     from om_proxy.observability.tracing.spans import Tracing
@@ -20,6 +21,6 @@ def open_tracing(is_on: bool) -> Tracing | None:
     except ImportError as exc:
         raise ConfigError(
             "telemetry.otel needs packages that are not installed: "
-            "pip install 'observational-memory-proxy[otel]'"
+            + render_install_command("otel")
         ) from exc
     return Tracing(create_provider())

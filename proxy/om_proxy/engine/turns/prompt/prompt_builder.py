@@ -15,12 +15,14 @@ from om_proxy.engine.turns.prompt.prompt_plan import PromptPlan
 from om_proxy.engine.turns.turn import (
     OpenedTurn,
     PreparedTurn,
+    can_stand_alone,
     is_everything_sent,
     replace_projected,
 )
 from om_proxy.memory.ledger import PromptMark
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.observable import answered_chunks
+from om_proxy.memory.message_list import read_seq
 from om_proxy.memory.model import Key, Memory, ObservationLog, resource_key
 from om_proxy.memory.prompt import other_threads, prompt_cost
 from om_proxy.memory.prompt.pairs import find_broken_pieces
@@ -28,7 +30,6 @@ from om_proxy.memory.prompt.tail import (
     Piece,
     build_tail,
     has_steps,
-    holds_conversation,
     put_in_look_ups,
 )
 from om_proxy.memory.recall.kept_look_ups import choose_shown_look_ups, drop_left_look_ups
@@ -66,7 +67,7 @@ class PromptBuilder:
             reason=Reason.TAIL_LIMIT if plan.is_cut else plan.turn.reason,
             body=body,
             has_notes=bool(plan.block),
-            raw_from=min((piece.seq for piece in plan.pieces if piece.seq), default=None),
+            raw_from=min(filter(None, map(read_seq, plan.pieces)), default=None),
             mark=mark,
         )
 
@@ -88,6 +89,8 @@ class PromptBuilder:
                 turn = replace_projected(turn, projected)
         max_tokens = turn.context.effective.limits.tail_limit_tokens
         is_plain = not has_notes and not look_ups
+        if is_plain and turn.request.previous is not None:
+            return PromptPlan(turn)  # the server has what came before
         if is_plain and max_tokens is None and is_everything_sent(projected, sent):
             return PromptPlan(turn)
         pieces = build_tail(projected, turn.reconciled.verdict, sent)
@@ -101,7 +104,7 @@ class PromptBuilder:
         broken = find_broken_pieces(kept, projected, sent)
         if broken.is_fault:
             turn = replace(turn, reason=Reason.TOOL_PAIRS)
-            if holds_conversation(projected, sent):
+            if can_stand_alone(turn):
                 return PromptPlan(turn, is_broken=True)
         if broken.indices:
             # what the client itself sends now is what it asks
@@ -227,15 +230,30 @@ def _write(plan: PromptPlan, pieces: Sequence[Piece]) -> tuple[PromptPlan, bytes
     the client's own prompt shows the conversation, raise BrokenPrompt: that one goes out."""
     turn = plan.turn
     request, layout = turn.request, turn.context.layout
+    pieces = _mark_held(turn, pieces)
     try:
         return plan, rewrite_body(request, plan.block, plan.hint, pieces, layout)
     except BrokenPrompt:
-        if holds_conversation(turn.reconciled.projected, turn.reconciled.sent):
+        if can_stand_alone(turn):
             raise
     turn = replace(turn, reason=Reason.MEMORY_ERROR)
     kept = [piece for piece in pieces if piece.sent or not has_steps([piece])]
     plan = replace(plan, turn=turn, pieces=kept, is_broken=True)
     return plan, rewrite_body(request, plan.block, plan.hint, kept, layout)
+
+
+def _mark_held(turn: OpenedTurn, pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """Return the prompt in which the step is marked that the request answers, if the request's
+    server keeps it."""
+    seq = turn.hints.answered_seq
+    tail = turn.reconciled.projected.tail if seq else ()
+    answered = next((m.item for m in tail if m.seq == seq), None)
+    origin = answered and answered.origin
+    if not (answered and origin and origin.is_stored and origin.server == turn.context.server):
+        return pieces
+    if turn.reconciled.sent.item(0).answers not in answered.calls:
+        return pieces
+    return [replace(piece, is_held=True) if piece.seq == seq else piece for piece in pieces]
 
 
 def _list_figures(projected: Memory, received: int, sent: int) -> dict[str, int]:
