@@ -24,6 +24,7 @@ from om_proxy.memory.model import (
     Observation,
     ObservationLog,
     Reflection,
+    ReplyOrigin,
     View,
     extend_chain,
     sum_framed_tokens,
@@ -56,7 +57,8 @@ def message(
 
 def full_item(text: str) -> Item:
     """Return a message of which no field is at its default."""
-    return item(text, calls=("call",), answers="other", api="responses")
+    origin = ReplyOrigin(b"response id 0123", "openai", is_stored=True, has_instructions=True)
+    return item(text, calls=("call",), answers="other", api="responses", origin=origin)
 
 
 def look_up(raw: bytes) -> LookedUp:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
@@ -20,13 +21,27 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.reopening_store import ERROR_LOG_INTERVAL_S, ReopeningStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.contract import Opener, StoreContract
+from tests.storage.contract_part import EACH_KIND, keep_part
 from tests.storage.memory_builder import KEY, MemoryBuilder
+from tests.storage.refresh_contract import RefreshContract
 from tests.support.permissions import enforce_permission_bits
 
+# of what it does itself: the rest it hands on
+OF_VERSIONS = [
+    name
+    for name in dir(StoreContract)
+    if name.startswith("test_")
+    and (
+        hasattr(RefreshContract, name)
+        or re.search("version|commit|conflict|change|forg|eras|generation", name)
+    )
+]
 
+
+@keep_part(*EACH_KIND, *OF_VERSIONS)
 class TestReopeningInFront(StoreContract):
-    """The whole contract, on a second file, where versions continue. Whole servers run on a first
-    one (tests/e2e)."""
+    """The contract on a second file, where versions continue: with OM_TEST_LONG=all the whole, else
+    a part, and all that reads a version. Whole servers run on a first one (tests/e2e)."""
 
     thinned = 3
 

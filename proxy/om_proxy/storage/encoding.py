@@ -23,6 +23,7 @@ from om_proxy.memory.model import (
     Message,
     Part,
     Pin,
+    ReplyOrigin,
     Style,
     View,
 )
@@ -96,6 +97,7 @@ _PROTECTED_FIELDS = (*ProtectedState._fields, "sealed")
 _parts_decoder = msgspec.json.Decoder(tuple[Part, ...])
 _state_decoder = msgspec.json.Decoder(ThreadState)
 _look_ups_decoder = msgspec.msgpack.Decoder(LookedUp)
+_origin_decoder = msgspec.msgpack.Decoder(ReplyOrigin)
 _protected_decoder = msgspec.json.Decoder(ProtectedState)
 _STATE_PLACE = (b"thread", 0, b"state")
 
@@ -284,6 +286,15 @@ def decode_api(column: object) -> ApiName:
         if column == encode_api(name):
             return name
     raise ValueError("a stored message is of no API")
+
+
+def encode_origin(origin: ReplyOrigin | None) -> bytes | None:
+    return None if origin is None else msgspec.msgpack.encode(origin)
+
+
+def decode_origin(column: bytes) -> ReplyOrigin:
+    """Return the origin of a reply. Raise ValueError for what is none: a row may be damaged."""
+    return _origin_decoder.decode(column)
 
 
 def encode_text(text: str) -> bytes:

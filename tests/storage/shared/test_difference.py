@@ -15,6 +15,7 @@ from om_proxy.storage.shared.difference import (
     compute_difference,
     count_kept_generations,
 )
+from tests.bench.opcodes import OpcodeCounter
 from tests.storage.memory_builder import KEY, MemoryBuilder, item, small_things
 
 NOTHING = Difference(messages=(), interrupted=(), may_supersede=False)
@@ -137,3 +138,22 @@ def test_generations_that_a_commit_keeps(
     before = replace_log(Memory(key=Key("tenant", "resource", thread)), generation=1)
     after = replace_log(before, generation=generation)
     assert count_kept_generations(before, after, generations) == kept
+
+
+def test_a_change_near_the_end_is_found_without_reading_a_long_tail() -> None:
+    """Clients that spell a reply anew change one message in each turn."""
+
+    def count_opcodes(length: int) -> int:
+        before = MemoryBuilder().chat(length).memory()
+        last = replace(before.tail[-1], item=item("theirs"))
+        after = replace(before, tail=(*before.tail[:-1], last))
+        counter = OpcodeCounter()
+        counter.install()
+        counter.start()
+        difference = compute_difference(before, after)
+        count = counter.stop()
+        counter.uninstall()
+        assert [placed.message.seq for placed in difference.messages] == [length]
+        return count
+
+    assert count_opcodes(1_000) <= count_opcodes(10) + 100

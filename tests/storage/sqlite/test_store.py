@@ -32,6 +32,7 @@ from om_proxy.storage.sqlite.schema import split_statements
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.changes import Change
 from tests.storage.contract import Opener, StoreContract
+from tests.storage.contract_part import EACH_KIND, keep_part
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.storage.shared_machine import SharedStore
 from tests.support.long_forms import IS_LONG
@@ -48,8 +49,10 @@ class TestSqliteFile(StoreContract):
         return open_store
 
 
+@keep_part(*EACH_KIND)
 class TestSqliteInMemory(StoreContract):
-    """The whole contract on `:memory:`, as far as it can be shared."""
+    """The contract on `:memory:`, as far as it can be shared: with OM_TEST_LONG=all the whole, else
+    a part."""
 
     durable = False
     thinned = 4  # the statements are those of a file

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from om_proxy.common.errors import ConfigError
+from om_proxy.common.extras import render_install_command
 from om_proxy.settings.identity.encryption_keys import COMMAND_PREFIX, FILE_PREFIX, parse_master_key
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ def load_master_keys(sources: Sequence[str]) -> MasterKeys | None:
         if exc.name is None or exc.name.partition(".")[0] != "cryptography":
             raise
         raise ConfigError(
-            f"{SETTING}: encryption needs a package: "
-            "pip install 'observational-memory-proxy[encryption]'"
+            f"{SETTING}: encryption needs a package: {render_install_command('encryption')}"
         ) from exc
     return MasterKeys([_read_key(source) for source in sources])
 

@@ -21,6 +21,7 @@ from om_proxy.storage.encoding import (
     decode_look_ups,
     encode_api,
     encode_calls,
+    encode_origin,
     encode_parts,
     encode_state,
     encode_text,
@@ -43,7 +44,7 @@ from om_proxy.storage.shared.row_decoding import NOTE, REFLECTION
 from om_proxy.storage.values.stored_events import StoredEvent
 from om_proxy.storage.values.stored_rows import StoredMessage
 
-LOOK_UPS_PLACE = 10  # in a mark that has them, or an API behind them
+LOOK_UPS_PLACE = 10  # in a mark that has them, or an API or an origin behind them
 
 encode = msgspec.msgpack.encode
 
@@ -148,23 +149,28 @@ def encode_mark(placed: PlacedMessage, cipher: RowCipher) -> bytes:
             placed.parent,
         ),
         seal_look_ups(cipher, message),
-        encode_api(item.api),
+        (encode_api(item.api), encode_origin(item.origin)),
     )
 
 
-def _join_mark(columns: Sequence[Any], look_ups: bytes | None, api: str | None) -> bytes:
-    """Encode a mark. Few messages have look-ups or another API than chat, and only those a place for
-    them."""
-    if api is not None:
-        return encode((*columns, look_ups, api))
-    return encode(columns if look_ups is None else (*columns, look_ups))
+def _join_mark(
+    columns: Sequence[Any], look_ups: bytes | None, source: tuple[str | None, bytes | None]
+) -> bytes:
+    """Encode a mark. Few messages have look-ups, another API than chat or an origin, and only those
+    places for them."""
+    places = [look_ups, *source]
+    while places and places[-1] is None:
+        places.pop()
+    return encode((*columns, *places))
 
 
-def _split_mark(data: bytes) -> tuple[row_decoding.Row, bytes | None, str | None]:
-    """Return the columns that all marks have, the look-ups and the API."""
+def _split_mark(
+    data: bytes,
+) -> tuple[row_decoding.Row, bytes | None, tuple[str | None, bytes | None]]:
+    """Return the columns that all marks have, the look-ups, and the API with the origin."""
     columns = decode_row(data)
-    look_ups, api = (*columns[LOOK_UPS_PLACE:], None, None)[:2]
-    return columns[:LOOK_UPS_PLACE], look_ups, api
+    look_ups, api, origin = (*columns[LOOK_UPS_PLACE:], None, None, None)[:3]
+    return columns[:LOOK_UPS_PLACE], look_ups, (api, origin)
 
 
 def decode_row(data: bytes) -> tuple[Any, ...]:
@@ -186,8 +192,8 @@ def seal_raw(seq: int, raw: bytes, cipher: RowCipher) -> bytes:
 
 
 def decode_message(mark: bytes, raw: bytes, cipher: RowCipher) -> Message:
-    columns, look_ups, api = _split_mark(mark)
-    return row_decoding.decode_message((*columns[:9], raw, look_ups, api), cipher)
+    columns, look_ups, source = _split_mark(mark)
+    return row_decoding.decode_message((*columns[:9], raw, look_ups, *source), cipher)
 
 
 def has_look_ups(mark: bytes) -> bool:
@@ -209,21 +215,21 @@ def may_quote(mark: bytes, label: str, cipher: RowCipher) -> bool:
 
 def read_api(mark: bytes) -> str | None:
     """Return the stored name of the message's API, unchecked."""
-    return _split_mark(mark)[2]
+    return _split_mark(mark)[2][0]
 
 
 def drop_look_ups(mark: bytes) -> bytes:
-    columns, _, api = _split_mark(mark)
-    return _join_mark(columns, None, api)
+    columns, _, source = _split_mark(mark)
+    return _join_mark(columns, None, source)
 
 
 def reseal_mark(data: bytes, old: RowCipher, new: RowCipher) -> bytes | None:
     """Return the mark with its look-ups under the new key; None for a mark without any."""
-    columns, look_ups, api = _split_mark(data)
+    columns, look_ups, source = _split_mark(data)
     if look_ups is None:
         return None
     place = (b"message", columns[0], b"look_ups")
-    return _join_mark(columns, new.seal(*place, old.open(*place, look_ups)), api)
+    return _join_mark(columns, new.seal(*place, old.open(*place, look_ups)), source)
 
 
 def decode_stored_message(

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from om_proxy.common.errors import Unwritable
+from om_proxy.memory.message_list import count_same
 from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Memory, Message, Observation
 from om_proxy.memory.recall.kept_look_ups import list_named_labels
 from om_proxy.storage.values.stored_rows import ObservationState
@@ -119,9 +120,18 @@ def _check_messages_stay(before: Memory, after: Memory) -> None:
         )
 
 
-def _place_tail(memory: Memory) -> list[PlacedMessage]:
-    parents = [_find_seq_before_tail(memory), *(m.seq for m in memory.tail)]
-    return [PlacedMessage(m, parent) for m, parent in zip(memory.tail, parents, strict=False)]
+def _place_tail(memory: Memory, start: int) -> list[PlacedMessage]:
+    """Return the messages of the tail from this place on."""
+    parent = memory.tail[start - 1].seq if start else _find_seq_before_tail(memory)
+    parents = [parent, *(m.seq for m in memory.tail[start:])]
+    return list(map(PlacedMessage, memory.tail[start:], parents))
+
+
+def _count_same(before: Memory, after: Memory) -> int:
+    """Return how many messages both tails begin with, after the same message."""
+    if _find_seq_before_tail(before) != _find_seq_before_tail(after):
+        return 0
+    return count_same(before.tail, after.tail)
 
 
 def _find_seq_before_tail(memory: Memory) -> int:
@@ -135,8 +145,9 @@ def _find_parent(memory: Memory, seq: int) -> int:
 
 
 def _has_superseded(before: Memory, after: Memory) -> bool:
-    kept_seqs = {m.seq for m in after.tail}
-    return any(m.seq not in kept_seqs and m.seq > after.coverage for m in before.tail)
+    same = _count_same(before, after)
+    kept_seqs = {m.seq for m in after.tail[same:]}
+    return any(m.seq not in kept_seqs and m.seq > after.coverage for m in before.tail[same:])
 
 
 def _is_growing(before: Memory, after: Memory) -> bool:
@@ -154,9 +165,10 @@ def _find_new_messages(before: Memory, after: Memory) -> tuple[PlacedMessage, ..
 
 
 def _find_changed_messages(before: Memory, after: Memory) -> tuple[PlacedMessage, ...]:
-    stored = {placed.message.seq: placed for placed in _place_tail(before)}
+    same = _count_same(before, after)
+    stored = {placed.message.seq: placed for placed in _place_tail(before, same)}
     return tuple(
-        placed for placed in _place_tail(after) if stored.get(placed.message.seq) != placed
+        placed for placed in _place_tail(after, same) if stored.get(placed.message.seq) != placed
     )
 
 

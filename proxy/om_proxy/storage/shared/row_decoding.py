@@ -41,6 +41,7 @@ from om_proxy.storage.encoding import (
     decode_api,
     decode_calls,
     decode_look_ups,
+    decode_origin,
     decode_parts,
     decode_raw,
     decode_state,
@@ -60,7 +61,7 @@ Row = Sequence[Any]  # the columns that its SQL names, in that order
 THREAD_COLUMNS = """next_seq, next_id, generation, next_generation, coverage, covered_count, covered_tokens, live_count,
     turn_at, due, needs_caller, failures, retry_at, parked, model, title, shared, pending, fresh, chunked, others, key_id, state"""
 MARK_COLUMNS = "seq, fp, chain, role, calls, answers, tokens, at"
-MESSAGE_COLUMNS = f"{MARK_COLUMNS}, encoding, raw, look_ups, api"
+MESSAGE_COLUMNS = f"{MARK_COLUMNS}, encoding, raw, look_ups, api, origin"
 OBSERVATION_COLUMNS = """observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title,
     kind, model, parts, sources, depth, replaces"""
 REFLECTION_COLUMNS = "generation, sources, text, tokens, source_tokens, at, task, suggestion, model"
@@ -126,7 +127,7 @@ def decode_marks(columns: Row) -> tuple[Mark, ...]:
 
 def decode_message(row: Row, cipher: RowCipher = PLAIN) -> Message:
     """Decode the columns `MESSAGE_COLUMNS`."""
-    seq, fp, chain, role, calls, answers, tokens, at, encoding, sealed, look_ups, api = row
+    seq, fp, chain, role, calls, answers, tokens, at, encoding, sealed, look_ups, api, origin = row
     raw = decode_raw(cipher.open(b"message", seq, b"raw", sealed))
     item = Item(
         raw,
@@ -135,6 +136,7 @@ def decode_message(row: Row, cipher: RowCipher = PLAIN) -> Message:
         _decode_calls(calls),
         decode_optional_text(answers),
         "chat" if api is None else decode_api(api),
+        None if origin is None else decode_origin(origin),
     )
     kept = None if look_ups is None else _open_look_ups(seq, look_ups, cipher)
     return Message(seq, item, chain, tokens, at, intern(encoding), kept)

@@ -54,6 +54,7 @@ MESSAGE: Columns = {
     "raw": "bytea",
     "look_ups": "bytea",
     "api": "text",
+    "origin": "bytea",
 }
 OBSERVATION: Columns = {
     "id": "bigint",

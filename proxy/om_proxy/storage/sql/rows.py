@@ -9,6 +9,7 @@ from om_proxy.memory.model import Memory, Observation, Reflection
 from om_proxy.storage.encoding import (
     encode_api,
     encode_calls,
+    encode_origin,
     encode_parts,
     encode_state,
     find_stored_others,
@@ -114,6 +115,7 @@ class RowEncoder:
             cipher.seal(b"message", message.seq, b"raw", item.raw),
             seal_look_ups(cipher, message),
             encode_api(item.api),
+            encode_origin(item.origin),
         )
 
     def encode_observation(

@@ -110,10 +110,12 @@ CREATE TABLE om.message (
     raw       bytea    NOT NULL,
     look_ups  bytea,             -- what the model looked up for a reply, for later prompts; mostly NULL
     api       text,              -- whose JSON `raw` is (ApiName of common/apis.py); NULL: of chat
+    origin    bytea,             -- MessagePack of a reply's ReplyOrigin (memory/model.py), by which a request may name it; mostly NULL
     PRIMARY KEY (thread_id, seq)
 );
 ALTER TABLE om.message ALTER fp SET STATISTICS 0, ALTER chain SET STATISTICS 0, ALTER role SET STATISTICS 0,
-    ALTER calls SET STATISTICS 0, ALTER answers SET STATISTICS 0, ALTER raw SET STATISTICS 0, ALTER look_ups SET STATISTICS 0;
+    ALTER calls SET STATISTICS 0, ALTER answers SET STATISTICS 0, ALTER raw SET STATISTICS 0, ALTER look_ups SET STATISTICS 0,
+    ALTER origin SET STATISTICS 0;
 -- Forgetting a thread takes what others of its resource looked up, and finds it here.
 CREATE INDEX message_look_ups ON om.message (thread_id) WHERE look_ups IS NOT NULL;
 
@@ -200,7 +202,7 @@ BEGIN
                 array_agg(tokens), array_agg(at)) FROM (
             SELECT seq, fp, chain, role, calls, answers, tokens, at FROM om.message
             WHERE thread_id = of_thread AND live = 1 AND seq <= of_coverage ORDER BY seq DESC LIMIT 256) AS newest_first),
-        ARRAY (SELECT ROW (seq, fp, chain, role, calls, answers, tokens, at, encoding, raw, look_ups, api) FROM om.message
+        ARRAY (SELECT ROW (seq, fp, chain, role, calls, answers, tokens, at, encoding, raw, look_ups, api, origin) FROM om.message
             WHERE thread_id = of_thread AND live = 1 AND seq > of_coverage ORDER BY seq),
         -- OFFSET 0: each entry's note is found by both columns of its key; a join may read all notes for each entry
         ARRAY (SELECT note.columns FROM om.entry CROSS JOIN LATERAL (
@@ -227,7 +229,7 @@ DECLARE
 BEGIN
     SELECT
         ARRAY (SELECT ROW (live = 1, seq, fp, chain, role, calls, answers, tokens, at, encoding, CASE WHEN live = 1 THEN raw END,
-                CASE WHEN live = 1 THEN look_ups END, api) FROM om.message
+                CASE WHEN live = 1 THEN look_ups END, api, origin) FROM om.message
             WHERE thread_id = of_thread AND seq > held_coverage AND v > held_version ORDER BY seq),
         ARRAY (SELECT ROW (observation.id, after_seq, last_seq, chain, text, tokens, source_tokens, at, task, suggestion, title, kind,
                 model, parts, sources, depth, replaces) FROM om.observation
