@@ -15,7 +15,7 @@ from om_proxy.settings.config import MemorySettings, Settings, load, parse
 from om_proxy.settings.config.sections.memory import ObservationSettings
 from om_proxy.settings.config.validation_messages import SECRET_SETTINGS
 
-HOOK = "{url: 'http://h/?key=k', secret: sixteen-letters-}"
+HOOK = "{url: 'http://h/?key=k', secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}"
 TYPO_HOOK = HOOK.replace("}", ", events: [data-om-activation, data-om-edit]}")
 OTHER_HOOK = HOOK.replace("http://h/", "http://i/")
 
@@ -176,7 +176,8 @@ def test_faults_are_told_together() -> None:
 def test_a_hidden_name_is_found_by_its_line() -> None:
     """A credential in place of a key is hidden, and the line still leads to it."""
     assert faults_of("auth:\n  keys: []\n  sk-hush: acme\n") == [
-        'x.yaml:3: auth["(hidden)"]: is not a setting'
+        'x.yaml:3: auth["(hidden)"]: is not a setting; there are keys, token_secret, '
+        "token_audience, token_required"
     ]
 
 

@@ -141,14 +141,14 @@ telemetry: {log: json}
     "changed",
     [
         "server: {api: admin, admin_reads: false}",
-        "telemetry: {webhooks: [{url: 'https://h/x', secret: another-of-sixteen, text: true}]}",
+        "telemetry: {webhooks: [{url: 'https://h/x', secret: whsec_YW5vdGhlciBrZXkgb2YgMjQgYnl0ZXMh, text: true}]}",
         "telemetry: {metrics_token: another}",
     ],
 )
 async def test_what_is_live_needs_no_restart(tmp_path: Path, changed: str) -> None:
     """Also a part of a webhook, which is a key of its own."""
     file = tmp_path / "x.yaml"
-    hook = "telemetry: {webhooks: [{url: 'https://h/x', secret: a-secret-of-sixteen}]}"
+    hook = "telemetry: {webhooks: [{url: 'https://h/x', secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}]}"
     with capture_logs() as logs:
         async with watch_file(file, hook) as (_, following):
             file.write_text(changed)

@@ -127,9 +127,27 @@ def test_whether_a_resource_was_named(sent: dict[str, str], named: bool) -> None
 def test_a_token_for_one_thread_is_for_no_sub_agent(thread: str | None, reason: str | None) -> None:
     """`t/a` may be a conversation of its own: a caller names the agent as it likes."""
     sent = headers(x_om_token=token(thread=thread), x_om_thread="t")
-    caller = identify(sent, SIGNED, SECRET, NOW).name_sub_agent("a")
+    caller = identify(sent, SIGNED, SECRET, NOW).name_sub_agent(b"a")
     assert caller.reason == reason
     assert caller.reason or (caller.key and caller.key.thread == "t/a")
+
+
+@pytest.mark.parametrize(
+    ("sent", "thread"),
+    [
+        (b"a7", "t/a7"),
+        (b" a ", "t/a"),
+        (b"caf%C3%A9", "t/caf\u00e9"),
+        (b"caf\xc3\xa9", None),
+        (b"caf%E9", None),
+        (b"%20", None),
+        (b"{{AGENT}}", None),
+    ],
+)
+def test_a_sub_agent_is_named_as_a_thread_is(sent: bytes, thread: str | None) -> None:
+    """One whose name cannot be read has no memory, and never that of the agent it works for."""
+    caller = identify(headers(x_om_thread="t"), RULES, SECRET).name_sub_agent(sent)
+    assert (caller.key.thread if caller.key and not caller.reason else None) == thread
 
 
 def test_long_headers_are_not_cached() -> None:

@@ -13,6 +13,8 @@ from om_proxy.settings.config.loading import find_config_file, load, load_named_
 from om_proxy.settings.config.report import (
     THREAD_ORIGIN,
     SettingLine,
+    find_model_origin,
+    list_address_warnings,
     list_effective_settings,
     list_settings,
     list_warnings,
@@ -44,6 +46,8 @@ __all__ = [
     "check_thread_overrides",
     "compute_limits",
     "find_config_file",
+    "find_model_origin",
+    "list_address_warnings",
     "list_effective_settings",
     "list_settings",
     "list_warnings",

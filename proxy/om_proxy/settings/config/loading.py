@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from om_proxy.common.errors import ConfigError
 from om_proxy.settings.config.admin_token import add_admin_token
+from om_proxy.settings.config.ignored_variables import list_ignored_variables
 from om_proxy.settings.config.sections.storage import StorageSettings
 from om_proxy.settings.config.snapshot import Settings
 from om_proxy.settings.config.source import read_document
@@ -88,4 +89,5 @@ def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None 
     if faults:
         lines = [render_fault(document, Settings, path, rule) for path, rule in faults]
         raise ConfigError("\n".join(dict.fromkeys(lines)))
-    return settings.with_source(origins=document.origins)
+    ignored = tuple(list_ignored_variables(env or {}, text))
+    return settings.with_source(origins=document.origins, ignored_variables=ignored)

@@ -7,6 +7,7 @@ import fnmatch
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr
 
@@ -39,6 +40,7 @@ THREAD_ORIGIN = "the thread's own"  # of a threshold that was set for one thread
 NO_UPSTREAM = "upstream: none: the request is refused"
 MAX_SHOWN_CHARS = 80  # of a text, such as an instruction
 SIZE_SETTINGS = {"body", "headers", "memory"}
+HOSTS_WITHOUT_PATH = frozenset({"api.deepseek.com", "api.perplexity.ai"})
 _URL_PATTERN = re.compile(r"[a-z]+://\S*")
 
 
@@ -144,8 +146,10 @@ def list_warnings(
     """List a warning for each setting that is allowed, but works badly or does nothing."""
     effective = settings.effective(model, resource)
     return [
+        *settings.ignored_variables,
         *list_memory_warnings(effective),
         *list_upstream_warnings(settings),
+        *list_address_warnings(settings),
         *list_external_warnings(settings),
         *list_settings_without_effect(settings, effective),
     ]
@@ -340,9 +344,9 @@ def _list_leaves(value: Any, key: Key = ()) -> Iterator[tuple[Key, Any]]:
 def _find_origin(settings: Settings, effective: Effective, key: Key) -> str:
     """Find the most specific origin of a setting."""
     if key == ("memory", "observation", "model"):
-        return _find_model_origin(settings, effective, "observation")
+        return find_model_origin(settings, effective, "observation")
     if key == ("memory", "reflection", "model"):
-        return _find_model_origin(settings, effective, "reflection")
+        return find_model_origin(settings, effective, "reflection")
     if key[0] in {"memory", "context"}:
         for layer in reversed(effective.layers):
             if _has_key(layer.level, key[1:]):
@@ -354,7 +358,7 @@ def _find_origin(settings: Settings, effective: Effective, key: Key) -> str:
     return settings.origin(key) or "default"
 
 
-def _find_model_origin(settings: Settings, effective: Effective, agent: Agent) -> str:
+def find_model_origin(settings: Settings, effective: Effective, agent: Agent) -> str:
     """Find the origin of an agent's model. A model is chosen by level, so its setting may be
     `model`, or the other agent's model."""
     model = choose_model(list_levels(settings.memory, effective.layers), agent)
@@ -395,16 +399,29 @@ def list_upstream_warnings(settings: Settings) -> Iterator[str]:
             )
     for index, upstream in enumerate(settings.upstream):
         name = redact_credentials(upstream.name)
+        place = settings.place(("upstream", index, "base_url"))
         if settings.auth.keys and upstream.api_key is None:
             yield (
-                f"upstream {name} has no api_key, and auth.keys is set: its requests are sent without "
-                "a credential, unless the client sends the provider's key in Authorization or x-api-key "
-                "beside X-OM-Authorization"
+                f"{place}upstream {name} has no api_key, and auth.keys is set: its requests are sent without "
+                "a credential, which is right for a server that asks for none; else set its api_key, or let the "
+                "client send the provider's key in Authorization or x-api-key beside X-OM-Authorization"
             )
         if is_unreachable(upstream, settings.upstream[:index]):
             yield (
-                f"upstream {name} never gets a request: earlier upstreams of its APIs match every "
+                f"{place}upstream {name} never gets a request: earlier upstreams of its APIs match every "
                 "model that it matches; move it before them, or remove it"
+            )
+
+
+def list_address_warnings(settings: Settings) -> Iterator[str]:
+    """List a warning for each address without a path, as that of most servers has."""
+    for index, upstream in enumerate(settings.upstream):
+        parts = urlsplit(upstream.base_url)
+        if not parts.path and parts.hostname not in HOSTS_WITHOUT_PATH:
+            place = settings.place(("upstream", index, "base_url"))
+            yield (
+                f"{place}{upstream.path_in_settings}.base_url has no path, and most servers want "
+                f"{upstream.base_url}/v1: om-proxy doctor asks which address the server knows"
             )
 
 

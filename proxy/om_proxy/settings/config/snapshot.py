@@ -89,6 +89,7 @@ class Settings(Section):
 
     _origins: Mapping[Key, str] = PrivateAttr(default_factory=dict)
     _file: Path | None = PrivateAttr(default=None)
+    _ignored_variables: tuple[str, ...] = PrivateAttr(default=())
     _layers: tuple[Layer, ...] = PrivateAttr(default=())
 
     @model_validator(mode="after")
@@ -271,6 +272,16 @@ class Settings(Section):
         """Return the source of a setting, as `file:line` or `env NAME`; None for a default."""
         return self._origins.get(path)
 
+    def place(self, path: Key) -> str:
+        """Return where a setting was set, as the beginning of a warning; "" for a default."""
+        origin = self.origin(path)
+        return f"{origin}: " if origin else ""
+
+    @property
+    def ignored_variables(self) -> tuple[str, ...]:
+        """A warning for each variable that looks like a setting, and is none."""
+        return self._ignored_variables
+
     def list_override_faults(self) -> Iterator[tuple[Key, str]]:
         """List each rule that `models` and `resources` break, with the path of the setting that
         breaks the rule."""
@@ -282,10 +293,17 @@ class Settings(Section):
         return self._file
 
     def with_source(
-        self, *, origins: Mapping[Key, str] | None = None, file: Path | None = None
+        self,
+        *,
+        origins: Mapping[Key, str] | None = None,
+        file: Path | None = None,
+        ignored_variables: tuple[str, ...] | None = None,
     ) -> Self:
-        """Return a copy that stores its file and the origin of each setting."""
+        """Return a copy that stores its file, the origin of each setting, and what was not read."""
         copy = self.model_copy()
+        copy._ignored_variables = (
+            self._ignored_variables if ignored_variables is None else ignored_variables
+        )
         copy._origins = self._origins if origins is None else dict(origins)
         copy._file = file or self._file
         return copy

@@ -30,6 +30,7 @@ DEFAULT_UPSTREAMS: tuple[dict[str, Any], ...] = (
 Key = tuple[str | int, ...]
 
 _VARIABLE_PATTERN = re.compile(r"\$(\$)?\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}|(\$\{)")
+_BARE_VARIABLE_PATTERN = re.compile(r"\$[A-Z][A-Z0-9_]*")
 _PLAIN_WORDS: dict[str, bool | None] = {
     "": None,
     "~": None,
@@ -61,6 +62,18 @@ class Document:
             if origin := self.origins.get(prefix) or self._find_origin_inside(prefix):
                 return origin
         return None
+
+    def get_value(self, path: Key, default: Any = None) -> Any:
+        """Return the value at the path, or the default if there is none."""
+        value: Any = self.data
+        for part in path:
+            if isinstance(value, dict) and str(part) in value:
+                value = value[str(part)]
+            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
+                value = value[part]
+            else:
+                return default
+        return value
 
     def _find_origin_inside(self, path: Key) -> str | None:
         for other_path, origin in self.origins.items():
@@ -153,7 +166,15 @@ def _set_origin(document: Document, path: Key, origin: str) -> None:
         del document.origins[replaced]
     for replaced in [other for other in document.hidden if other[: len(path)] == path]:
         document.hidden.remove(replaced)
-    document.origins[path] = origin
+    _record_origin(document.origins, path, origin, document.get_value(path))
+
+
+def _record_origin(origins: dict[Key, str], path: Key, origin: str, value: Any) -> None:
+    """Record the origin of a path. A word in place of a section is its short form: `retrieval: true`
+    sets `retrieval.enabled`."""
+    origins[path] = origin
+    if isinstance(value, bool | str):
+        origins[*path, "enabled"] = origin
 
 
 def _parse_value(text: str, variable: str) -> Any:
@@ -254,11 +275,17 @@ class _Reader:
                     yield key, value
 
     def _record_and_read(self, node: yaml.Node, path: Key, line: int | None = None) -> Any:
-        self.origins[path] = f"{self.name}:{line or _get_line(node)}"
-        return self.read_value(node, path)
+        value = self.read_value(node, path)
+        _record_origin(self.origins, path, f"{self.name}:{line or _get_line(node)}", value)
+        return value
 
     def _read_scalar(self, node: yaml.ScalarNode, path: Key) -> Any:
         text = str(node.value)
+        if node.style is None and _BARE_VARIABLE_PATTERN.fullmatch(text):
+            self.faults.append(
+                f"{self.name}:{_get_line(node)}: {render_path(path)}: a variable must be written "
+                f"${{{text[1:]}}}; in quotes, it is text"
+            )
         value = _VARIABLE_PATTERN.sub(lambda match: self._fill_variable(match, node, path), text)
         has_variable = value != text
         if has_variable:

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from om_proxy.settings.config.sections.memory import ContextSettings, MemorySettings
+from om_proxy.settings.config.sections.quantities import SWITCH_WORDS
 from om_proxy.settings.config.sections.service import ResourceRetention
 from om_proxy.settings.config.source import Document, Key, render_path
 
@@ -105,15 +106,17 @@ def render_fault(document: Document, settings: type[BaseModel], path: Key, rule:
     origin = document.origin(path)
     value = ""
     if rule == UNKNOWN_SETTING_RULE:  # the value is not shown: the key may be a misspelt secret's
-        similar_keys = _find_similar_keys(settings, path)
-        if similar_keys:
+        if similar_keys := _find_similar_keys(settings, path):
             rule = f"{rule}; did you mean {similar_keys}?"
-        elif _can_be_credential(path):
-            path = (*path[:-1], HIDDEN_VALUE)
+        else:
+            rule = f"{rule}; there are {', '.join(_get_known_keys(settings, path[:-1]))}"
+            path = (*path[:-1], HIDDEN_VALUE) if _can_be_credential(path) else path
     else:
         value = _render_value(document, path, rule)
         if rule == _LIST_RULE:
             rule = f"{rule}: write it as {_render_list_form(path)}"
+        elif rule == _SECTION_RULE:
+            rule = f"{rule}: write it as {_render_section_form(settings, path)}"
     place = f"{origin}: " if origin else ""
     return f"{place}{render_path(path)}{value}: {rule}"
 
@@ -121,6 +124,8 @@ def render_fault(document: Document, settings: type[BaseModel], path: Key, rule:
 def _find_similar_keys(settings: type[BaseModel], path: Key) -> str:
     """Find the keys that may have been meant by an unknown key, joined by "or"; "" without any."""
     key = str(path[-1])
+    if len(path) == 1 and (setting := find_setting(settings, key)):  # `server_port`
+        return ".".join(setting)
     types_by_key = _get_known_keys(settings, path[:-1])
     return _find_in_sections(key, types_by_key) or _find_close_matches(key, list(types_by_key))
 
@@ -148,6 +153,38 @@ def _render_list_form(path: Key) -> str:
     return "[{…}]" if path[-1] in LISTS_OF_SECTIONS else '["…"]'
 
 
+def _render_section_form(settings: type[BaseModel], path: Key) -> str:
+    """Render a section with the key that a word was meant for, or with the first of its keys."""
+    if path in {("models",), ("resources",)}:
+        return '{"…": {…}}'
+    keys = [*_get_known_keys(settings, path)]
+    if not keys:  # of any names
+        return '{"…": …}'
+    return "{enabled: …}" if "enabled" in keys else f"{{{keys[0]}: …, …}}"
+
+
+def find_setting(section: type[BaseModel], words: str) -> tuple[str, ...]:
+    """Return the path of the setting whose keys, joined by underscores, are these words; () without
+    one."""
+    if words in section.model_fields:
+        return (words,)
+    for name, field in section.model_fields.items():
+        inner, index = _get_section(field.annotation)
+        rest = words.removeprefix(f"{name}_")
+        if inner is not None and rest != words and (found := find_setting(inner, rest)):
+            return (name, *index, *found)
+    return ()
+
+
+def _get_section(annotation: Any) -> tuple[type[BaseModel] | None, tuple[str, ...]]:
+    """Return the section of a field, and the index of its first item if it is a list of them."""
+    index: tuple[str, ...] = ()
+    if items := getattr(annotation, "__args__", ()):
+        annotation, index = items[0], ("0",)
+    is_section = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+    return (annotation if is_section else None), index
+
+
 def _get_known_keys(settings: type[BaseModel], path: Key) -> dict[str, Any]:
     """Return the keys that the section at this path may have, each with its type."""
     model: type[BaseModel] = settings
@@ -167,7 +204,8 @@ def _get_known_keys(settings: type[BaseModel], path: Key) -> dict[str, Any]:
 
 
 def _get_field_types(model: type[BaseModel]) -> dict[str, Any]:
-    return {name: field.annotation for name, field in model.model_fields.items()}
+    fields = model.model_fields if issubclass(model, BaseModel) else {}
+    return {name: field.annotation for name, field in fields.items()}
 
 
 def _can_be_credential(path: Key) -> bool:
@@ -178,14 +216,9 @@ def _can_be_credential(path: Key) -> bool:
 
 def _render_value(document: Document, path: Key, rule: str) -> str:
     """Render ` = value`; "" if the document has no value at this path."""
-    value: Any = document.data
-    for part in path:
-        if isinstance(value, dict) and str(part) in value:
-            value = value[str(part)]
-        elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-            value = value[part]
-        else:
-            return ""
+    value = document.get_value(path, default=...)
+    if value is ...:
+        return ""
     if isinstance(value, str) and (path in document.hidden or _can_be_secret(path, value, rule)):
         return f" = {HIDDEN_VALUE}"
     return f" = {_shorten_value(value)}"
@@ -193,7 +226,9 @@ def _render_value(document: Document, path: Key, rule: str) -> str:
 
 def _can_be_secret(path: Key, value: str, rule: str) -> bool:
     """Return whether a value may be a secret, because of its section, because it replaces a section
-    or a list, because of its form, or because of the setting's name."""
+    or a list, because of its form, or because of the setting's name. A word such as `on` is none."""
+    if value.lower() in SWITCH_WORDS:
+        return False
     names = [part for part in path if isinstance(part, str)]
     if names[:1] == ["auth"] or SECRET_SETTINGS.intersection(names):
         return True

@@ -30,7 +30,7 @@ from om_proxy.settings.identity.identity_rules import (
     TIMEZONE_HEADER,
     IdentityRules,
 )
-from om_proxy.settings.identity.naming import normalize_name
+from om_proxy.settings.identity.naming import decode_name, normalize_name
 from om_proxy.settings.identity.spending import decide_spending
 from om_proxy.settings.identity.tenants import select_tenant
 from om_proxy.settings.identity.thread_names import (
@@ -82,12 +82,15 @@ class Caller:
         """Return the caller of a request that is stored, and whose prompt stays as it is."""
         return replace(self, mode="write")
 
-    def name_sub_agent(self, agent: str) -> Caller:
-        """Return the caller of a request of this agent, which has a thread of its own beside that of
-        the agent that it works for. A token for one thread is for no other."""
-        assert self.key is not None  # a request with a thread
+    def name_sub_agent(self, value: bytes) -> Caller:
+        """Return the caller of a request of an agent, which has a thread of its own beside that of
+        the agent that it works for. `value`: of the header that names it. A token for one thread is
+        for no other."""
         key = self.key
-        thread = normalize_name(f"{key.thread}/{agent}")
+        if key is None:
+            return self
+        agent = decode_name(read_value(value.decode("latin-1")))
+        thread = normalize_name(f"{key.thread}/{agent}") if agent else None
         if not thread or self.is_for_one_thread:
             return self.without_memory(Reason.NO_THREAD)
         resource = key.resource if self.has_named_resource else thread

@@ -41,6 +41,14 @@ def sign_content(secret: bytes, content: bytes) -> str:
     return hmac.new(secret, b"receipt\0" + content, hashlib.sha256).hexdigest()
 
 
+@lru_cache(maxsize=MAX_CACHED_TENANTS)
+def hash_reply_id(secret: bytes, id_: str) -> bytes:
+    """Return 16 bytes that stand for the id by which a server knows a reply. Stores compare them
+    within one thread."""
+    content = b"reply\0" + id_.encode("utf-8", "surrogatepass")
+    return hmac.new(secret, content, hashlib.sha256).digest()[:16]
+
+
 def hash_seed(secret: bytes) -> int:
     """Return 64 bits for hashes that only this server compares."""
     return int.from_bytes(hmac.new(secret, b"seed", hashlib.sha256).digest()[:8], "big")

@@ -20,6 +20,7 @@ from om_proxy.settings.config.sections.model_choice import (
     find_cross_provider_fault,
 )
 from om_proxy.settings.config.sections.quantities import (
+    SWITCH_WORDS,
     Duration,
     DurationOrAuto,
     MultipleOrTokens,
@@ -257,15 +258,21 @@ class ContextSettings(Section):
 
 
 def expand_short_forms(level: Any) -> Any:
-    """Return a level with its short forms `true`, `false` and `retrieval: auto` written out as
-    mappings. A level is the value of `memory`, or one override in `models` or `resources`."""
+    """Return a level with its short forms `true`, `false`, their words `yes`, `on`, `no` and `off`,
+    and `retrieval: auto` written out as mappings. A level is the value of `memory`, or one override
+    in `models` or `resources`."""
+    level = _read_switch(level)
     if isinstance(level, bool):
         return {"enabled": level}
     if isinstance(level, Mapping) and "retrieval" in level:
-        retrieval = level["retrieval"]
+        retrieval = _read_switch(level["retrieval"])
         if isinstance(retrieval, bool) or retrieval == "auto":
             return {**level, "retrieval": {"enabled": retrieval}}
     return level
+
+
+def _read_switch(value: Any) -> Any:
+    return SWITCH_WORDS.get(value.lower(), value) if isinstance(value, str) else value
 
 
 def list_model_conflicts(level: Mapping[str, Any]) -> list[Fault]:

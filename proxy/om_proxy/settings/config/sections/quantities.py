@@ -108,6 +108,10 @@ def parse_multiple_or_tokens(value: Any) -> float:
     return number
 
 
+# YAML 1.1's words for true and false, which the file reads as text
+SWITCH_WORDS = {"yes": True, "on": True, "no": False, "off": False}
+
+
 def normalize_off(value: Any) -> Any:
     """Return "off" for each spelling of it (YAML 1.1, JSON). The type of the setting checks other
     values."""

@@ -3,6 +3,7 @@ when it is made."""
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -75,5 +76,27 @@ def check_webhook_url(value: str) -> str:
     return value
 
 
+def read_webhook_secret(secret: str) -> bytes:
+    """Return the key that a webhook's secret holds. Raises ValueError for one that no library of
+    Standard Webhooks would take."""
+    prefix, _, encoded = secret.partition("_")
+    try:
+        key = b64decode(encoded, validate=True)
+    except ValueError:
+        key = b""
+    if prefix != "whsec" or not 24 <= len(key) <= 64:
+        raise ValueError(
+            "must be whsec_ and 24 to 64 bytes in base64; "
+            'make one with: echo "whsec_$(openssl rand -base64 32)"'
+        )
+    return key
+
+
+def _check_webhook_secret(secret: SecretStr) -> SecretStr:
+    read_webhook_secret(secret.get_secret_value())
+    return secret
+
+
+WebhookSecret = Annotated[SecretStr, AfterValidator(_check_webhook_secret)]
 WebhookUrl = Annotated[str, AfterValidator(check_webhook_url)]
 Url = Annotated[str, AfterValidator(normalize_base_url)]

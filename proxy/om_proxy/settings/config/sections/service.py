@@ -28,6 +28,7 @@ from om_proxy.settings.config.sections.section import (
     Section,
     Text,
     Url,
+    WebhookSecret,
     WebhookUrl,
     raise_faults,
 )
@@ -59,6 +60,11 @@ class ServerSettings(Section):
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
             return self.host == "localhost"
+
+    @property
+    def local_host(self) -> str:
+        """The host by which programs of this machine reach the server; no address stands for all."""
+        return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared
 
     @model_validator(mode="after")
     def _check_admin_token(self) -> Self:
@@ -318,7 +324,7 @@ class WebhookSettings(Section):
 
     url: WebhookUrl
     # without a default: a receiver must be able to tell our events from anybody's
-    secret: SecretStr = Field(min_length=16)
+    secret: WebhookSecret
     events: tuple[Text, ...] = ()
     text: bool = False
 
