@@ -233,6 +233,7 @@ def _message_record(stored: StoredMessage) -> Record:
     message, item = stored.message, encode_value(stored.message.item)
     if item["api"] == "chat":
         del item["api"]
+    del item["origin"]  # its id is keyed by the store's secret
     # few messages have look-ups, and only those a field for them
     look_ups = {} if message.look_ups is None else {"look_ups": encode_value(message.look_ups)}
     return {

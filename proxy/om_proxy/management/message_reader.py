@@ -10,10 +10,12 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from om_proxy.common.errors import NotFound
+from om_proxy.common.errors import NotFound, StorageError
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.memory.model import Key, Memory, Message, Observation
 from om_proxy.storage.values.stored_rows import StoredMessage
+from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.titles import cut_first_words
 
 # of a message that is live
 LiveState = Literal["raw", "buffered", "observed"]
@@ -117,6 +119,16 @@ class MessageReader:
         places = MessagePlaces(memory)
         page = tuple(_place_message(stored, places) for stored in found[:limit])
         return MessagePage(memory, page, page[-1].message.seq if len(found) > limit else None)
+
+    async def read_first_words(self, key: Key) -> str | None:
+        """Return the first words of the thread's first question; None if it does not begin with
+        one, or if its messages cannot be read."""
+        try:
+            messages = await self.memories.store.messages(key, 0, limit=1)
+        except StorageError:  # a list shows the thread all the same
+            return None
+        asked = [read_indexed_text(message) for message in messages if message.item.role == "user"]
+        return cut_first_words(asked[0]) if asked else None
 
     async def read_message(self, key: Key, seq: int) -> NotedMessage:
         """Return one message, live or not. Raise NotFound if there is none of this number."""

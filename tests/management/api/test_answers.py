@@ -50,7 +50,7 @@ TEXT_FREE_FIELDS = {
     *("scope", "kind", "role", "model", "why", "status", "reason", "case", "state"),
     *("database", "log", "backups", "cursor", "day"),
     *("durable", "erases", "promises"),  # of the store
-    *("settings", "name", "value", "origin", "warnings", "program_version"),
+    *("settings", "name", "value", "origin", "words", "warnings", "program_version"),
     *("by", "cycleId"),
     *("id", "signature", "who", "what", "counts", "om"),
     "failure_cause",  # our own words  # settings

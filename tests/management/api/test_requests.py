@@ -142,7 +142,14 @@ def test_a_body_says_that_it_is_json(content_type: bytes) -> None:
 
 
 def test_an_empty_body_says_nothing() -> None:
+    """Without its type too, but not where a browser may have sent it for a page of another site."""
     assert parse_body(NoChange, b"", JSON) == NoChange()
+    assert parse_body(NoChange, b"", [(b"accept", b"*/*")]) == NoChange()
+    for header in ((b"origin", b"null"), (b"sec-fetch-site", b"cross-site")):
+        with pytest.raises(BadRequest, match="Content-Type"):
+            parse_body(NoChange, b"", [header])
+    with pytest.raises(BadRequest, match="title must be there"):
+        parse_body(TitleChange, b"", [])
 
 
 def _list_numbers(info: Any) -> list[IntType]:

@@ -20,6 +20,7 @@ from starlette.types import Scope
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.common.errors import BadRequest, Forbidden, NotFound, StorageError, Unauthorized
 from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.management.api.sign_in import SESSION_HEADER, SignIn, name_cookie
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.header_values import group_by_name, read_value
 from om_proxy.settings.identity.identity_rules import (
@@ -28,7 +29,7 @@ from om_proxy.settings.identity.identity_rules import (
     TOKEN_HEADER,
 )
 from om_proxy.settings.identity.keyed_hashes import digest_caller
-from om_proxy.settings.identity.local_requests import is_loopback_host
+from om_proxy.settings.identity.local_requests import is_local_request, is_loopback_host
 from om_proxy.settings.identity.naming import normalize_name
 from om_proxy.settings.identity.tenants import LOCAL_TENANT, find_tenant
 from om_proxy.settings.identity.thread_names import RequestNames, check_times, read_names
@@ -90,7 +91,7 @@ def require_open_api(config: EdgeConfig) -> None:
 def require_same_site(scope: Scope, config: EdgeConfig) -> None:
     """Raise Unauthorized for a request from another site's page. On a loopback bind, also raise it
     for a `Host` that only resolves to loopback (DNS rebinding), unless the admin token was sent."""
-    host = (find_header(scope["headers"], b"host") or b"").decode("latin-1")
+    host = read_host(scope)
     origin = find_header(scope["headers"], b"origin")
     try:
         is_other_site = origin is not None and urlsplit(origin.decode("latin-1")).netloc != host
@@ -104,11 +105,41 @@ def require_same_site(scope: Scope, config: EdgeConfig) -> None:
         raise Unauthorized("ask for the admin API by a loopback address or as localhost")
 
 
+def read_host(scope: Scope) -> str:
+    return (find_header(scope["headers"], b"host") or b"").decode("latin-1")
+
+
+def is_sign_in_open(scope: Scope, config: EdgeConfig) -> bool:
+    """Return whether a link can sign the sender in: a browser of this machine."""
+    return config.identity.loopback_only and is_local_request(group_by_name(scope["headers"]))
+
+
+def _is_signed_in(scope: Scope, config: EdgeConfig, sign_in: SignIn | None) -> bool:
+    """Return whether the dashboard's session counts. A credential counts before it."""
+    headers = scope["headers"]
+    sent = {name for name, _ in headers}
+    return (
+        sign_in is not None
+        and SESSION_HEADER in sent
+        and sent.isdisjoint((b"authorization", b"x-om-admin"))
+        and is_sign_in_open(scope, config)
+        and sign_in.has_session(headers, name_cookie(read_host(scope)))
+    )
+
+
 def admit_visitor(
-    scope: Scope, config: EdgeConfig, query_tenant: str | None, secret: bytes, now: float
+    scope: Scope,
+    config: EdgeConfig,
+    query_tenant: str | None,
+    secret: bytes,
+    now: float,
+    sign_in: SignIn | None = None,
 ) -> Visitor:
     """Identify who asks. A user's token confines its sender, and one that is not valid is
     refused. `now`: unix seconds. Raise the errors of `identify_visitor`."""
+    if _is_signed_in(scope, config, sign_in):
+        may_read_text = config.settings.server.admin_reads
+        return Visitor(query_tenant, is_admin=True, may_read_text=may_read_text)
     visitor = identify_visitor(scope, config, query_tenant, secret)
     rules = config.identity
     values = group_by_name(rules.select_identity_headers(scope["headers"]))

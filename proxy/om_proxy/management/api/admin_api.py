@@ -94,7 +94,9 @@ class AdminApi:
         # access first: who may not ask is told nothing about the query
         named = read_tenant(scope["query_string"])
         services = self._services
-        visitor = admit_visitor(scope, config, named, services.secret, services.clock())
+        visitor = admit_visitor(
+            scope, config, named, services.secret, services.clock(), services.sign_in
+        )
         if route.is_text:
             visitor.require_text()
         query = parse_query(route.query, scope["query_string"])

@@ -45,7 +45,7 @@ UnixSeconds = Annotated[float, Meta(description="Unix seconds.")]
 HOLDS_TEXT = Meta(extra={"holds_text": True})
 HiddenText = Annotated[str | None, HOLDS_TEXT]
 HiddenJson = Annotated[msgspec.Raw | None, HOLDS_TEXT]
-LISTED_TEXT_FIELDS = ("title",)
+LISTED_TEXT_FIELDS = ("title", "first_words")
 _T = TypeVar("_T")
 logger = structlog.get_logger("admin")
 
@@ -136,8 +136,8 @@ def list_text_fields(struct: type[Struct]) -> frozenset[str]:
 
 @cache
 def can_show_text(struct: type[Struct]) -> bool:
-    """Return whether an answer has a field for such text anywhere. A title, which is in every
-    list, does not count."""
+    """Return whether an answer has a field for such text anywhere. A title or first words, which
+    are in every list, do not count."""
     return _has_text_field(type_info(struct), set())
 
 

@@ -48,7 +48,9 @@ class ShadowFigures(Struct, frozen=True, kw_only=True):
 class LedgerFigures(Struct, frozen=True, kw_only=True):
     """The savings and costs of memory."""
 
-    turns: int
+    turns: Annotated[
+        int, Meta(description="Requests that name a thread, and the look-ups within them.")
+    ]
     memory_calls: int
     estimated: Annotated[
         int, Meta(description="Calls that are counted by the proxy: no usage was reported.")

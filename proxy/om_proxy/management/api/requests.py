@@ -244,11 +244,14 @@ def parse_query(query_type: type[_T], query_string: bytes) -> _T:
 
 def parse_body(body_type: Any, body: bytes, headers: Sequence[Header]) -> Any:
     """Parse the body, a JSON object; a LargeBody stays as it is. `Content-Type` must say what it
-    is, because a browser then sends a preflight before it posts from another site. Raise
-    BadRequest."""
+    is, because a browser then sends a preflight before it posts from another site. A program may
+    leave both out: a browser names the origin with every post. Raise BadRequest."""
     is_large = is_large_body(body_type)
     expected = body_type.content_type if is_large else LargeBody.content_type
     content_type = find_header(headers, b"content-type") or b""
+    is_empty = not (body or content_type or is_large)
+    if is_empty and not any(name in (b"origin", b"sec-fetch-site") for name, _ in headers):
+        content_type = expected.encode()
     if content_type.partition(b";")[0].strip().lower() != expected.encode():
         what = "a JSON object" if expected == LargeBody.content_type else "JSON records in lines"
         raise BadRequest(f"send {what} with Content-Type: {expected}", param="Content-Type")

@@ -12,6 +12,7 @@ from om_proxy.engine.recall.performing import LookUpPerformer
 from om_proxy.engine.turns.message_importer import MessageImporter
 from om_proxy.engine.turns.preview import ContextPreviewer
 from om_proxy.management.api.access import KnownTenants
+from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.management.ledger_reader import LedgerReader
 from om_proxy.management.memory_export import MemoryExporter
@@ -50,3 +51,4 @@ class AdminServices:
     recall_offers: RecallOffers
     known_tenants: KnownTenants
     facts: Facts
+    sign_in: SignIn | None = None  # None: no link signs anybody in

@@ -152,7 +152,7 @@ def _read_true_item(item: Item) -> Item:
     if item.api not in API_NAMES:
         return item
     try:
-        return replace(read_item(item.raw, _NO_KEY, item.api), fp=item.fp)
+        return replace(read_item(item.raw, _NO_KEY, item.api), fp=item.fp, origin=item.origin)
     except Unreadable:
         role = item.role if item.role == "assistant" else "user"
         text = item.raw.decode("utf-8", "replace")

@@ -314,7 +314,7 @@ class _Importer:
                 continue
             self._left_alone.add(key)
             present = await read_whole_thread(self._store, key)
-            if present and is_same_thread(present, whole):
+            if present and is_same_thread(_drop_origins(present), whole):
                 self._result.present_threads += key.thread != RESOURCE_THREAD
             else:
                 conflicts.append(key)
@@ -418,6 +418,17 @@ def is_same_thread(first: WholeThread, second: WholeThread) -> bool:
         for whole in (first, second)
     )
     return first == second
+
+
+def _drop_origins(whole: WholeThread) -> WholeThread:
+    """Return the thread as an export tells it: without the ids by which requests name replies."""
+    messages = tuple(
+        stored._replace(
+            message=replace(stored.message, item=replace(stored.message.item, origin=None))
+        )
+        for stored in whole.messages
+    )
+    return load_rows(whole._replace(messages=messages))
 
 
 def without_origin(memory: Memory) -> Memory:

@@ -201,7 +201,8 @@ class RecordDecoder:
         )
 
     def _read_message(self, record: Record) -> StoredMessage:
-        item_fields = frozenset(find_field_types(Item))
+        # an export leaves the origin out, and an import's is not trusted
+        item_fields = frozenset(find_field_types(Item)) - {"origin"}
         item = self._values.build(
             Item, {name: record[name] for name in item_fields if name in record}, "message"
         )

@@ -35,6 +35,8 @@ async def test_the_admin_token_sees_each_setting_with_its_origin(tmp_path: Path)
     assert instruction["value"] == "Keep figures of zanzibar."
     assert instruction["origin"].startswith('models["scripted-*"]')
     assert settings["limits.headers"]["origin"] == "default"
+    assert settings["upstream[0].name"]["words"].startswith("The name of the server")
+    assert all(item["words"] for item in config["items"])
     assert config["store"] == {
         "kind": "sqlite",
         "durable": "fsync",

@@ -18,6 +18,7 @@ from om_proxy.settings.config import (
     list_settings,
     list_warnings,
 )
+from om_proxy.settings.config.annotations import find_words
 from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.storage.promises import limit_search, list_promises, try_describe
 
@@ -46,6 +47,10 @@ class Setting(Struct, frozen=True, kw_only=True):
     origin: Annotated[
         str | None,
         Meta(description="Where it was set, or `default`. `null` without the admin token."),
+    ]
+    words: Annotated[
+        str | None,
+        Meta(description="What it means, as the shipped configuration file says it."),
     ]
 
 
@@ -157,6 +162,7 @@ def _describe_settings(lines: list[SettingLine], *, is_admin: bool) -> list[Sett
             name=line.name,
             value=line.value,
             origin=line.origin if is_admin or line.origin == THREAD_ORIGIN else None,
+            words=find_words(line.name),
         )
         for line in lines
         if is_admin or is_for_callers(line)

@@ -351,8 +351,8 @@ async def _preview(
         found = await services.previewer.preview(
             caller, request, context, hints, offer.tool if offer else None
         )
-    except TakenForSideRequest:
-        return describe_unchanged(request, Reason.SIDE_REQUEST)
+    except TakenForSideRequest as exc:
+        return describe_unchanged(request, exc.reason)
     except msgspec.DecodeError as exc:  # the request was read before
         raise StorageError(
             "a stored message of the thread is no message of a chat: `om-proxy store verify` names it, "

@@ -9,8 +9,10 @@ from io import BytesIO
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from om_proxy.common.errors import BadRequest, UsageError
+from om_proxy.common.off_loop import MANY_BYTES, run_off_loop
 from om_proxy.edge.exchange import require_resource
 from om_proxy.engine.turns.committing import accept_any
 from om_proxy.management.api.requests import (
@@ -26,6 +28,7 @@ from om_proxy.management.api.services import AdminServices
 from om_proxy.management.moving.importing import ImportOptions, import_memory
 from om_proxy.management.thread_admin import check_version
 from om_proxy.memory.model import Memory
+from om_proxy.wire.apis.message_times import list_unit_times, take_times
 from om_proxy.wire.server.capacity.work_kinds import IMPORT
 
 
@@ -112,9 +115,14 @@ async def import_export(services: AdminServices, call: AdminCall) -> ImportAnswe
 
 
 async def import_messages(services: AdminServices, call: AdminCall) -> ImportedMessageCounts:
-    """Import the messages of a client's request: a whole history, from its first message on."""
+    """Import the messages of a client's request: a whole history, from its first message on, or one
+    message that says when it was said."""
     await _require_known_tenant(services, call)
-    request = await read_request(call)
+    query = call.query
+    assert isinstance(query, RequestQuery)
+    take = partial(take_times, call.body, query.api)
+    body, element_times = await run_off_loop(len(call.body), take, MANY_BYTES)
+    request = await read_request(replace(call, body=body))
     if not request.messages:
         raise BadRequest("there are no messages besides instructions", param="messages")
     api = request.api.name
@@ -133,7 +141,12 @@ async def import_messages(services: AdminServices, call: AdminCall) -> ImportedM
         # a thread that moves to another scope has another version before its messages come
         if memory.scope == (caller.scope or context.effective.memory.scope):
             check = partial(check_version, expected=call.expected_version)
-    imported = await services.message_importer.store(caller, request, context, check)
+    importer, times = services.message_importer, list_unit_times(request, element_times)
+    imported = None
+    if len(times) == 1 and times[0] is not None:
+        imported = await importer.append(caller, request, context, check, times)
+    if imported is None:
+        imported = await importer.store(caller, request, context, check, times)
     return ImportedMessageCounts(**imported._asdict())
 
 
@@ -166,9 +179,10 @@ ROUTES = (
         path="/threads/{thread}/messages",
         summary=(
             "Import a conversation that was held elsewhere: the messages of a request, from "
-            "the first on. Those that the thread has already stay; nothing is taken back. Notes are "
-            "made in the background. The headers X-OM-Scope and X-OM-Timezone count as in such "
-            "a request."
+            "the first on. Those that the thread has already stay; nothing is taken back. Each may "
+            "have `created_at`, unix seconds or ISO 8601 with a zone; one message alone that has it "
+            "is added to those of the thread, once. Notes are made in the background. The headers "
+            "X-OM-Scope and X-OM-Timezone count as in such a request."
         ),
         handler=import_messages,
         work=IMPORT,

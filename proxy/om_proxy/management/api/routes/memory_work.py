@@ -154,7 +154,7 @@ async def _set_parked(services: AdminServices, call: AdminCall, *, parked: bool)
     memory = await services.work_requests.park(
         call.named_key, parked=parked, expected_version=call.expected_version
     )
-    return describe_thread(services, memory)
+    return await describe_thread(services, memory)
 
 
 ROUTES = (

@@ -34,6 +34,8 @@ MAX_ANSWER_TOKENS = 2_000
 TIMEOUT_S = 10.0
 MAX_EXCERPT_CHARS = 300
 
+FIRST_WORDS = Meta(description="Of a search: of the thread's first question, if it has no title.")
+
 _Text = str | None
 _Number = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)] | str | None
 
@@ -77,6 +79,7 @@ class RecalledItem(Struct, frozen=True, kw_only=True):
     thread: str
     label: Annotated[str, Meta(description="The thread's name in the log and in the notes.")]
     title: HiddenText
+    first_words: Annotated[HiddenText, FIRST_WORDS] = None
     seq: Annotated[int | None, Meta(description="Of a message: its number in the thread.")]
     role: str | None
     api: Annotated[ApiName | None, Meta(description="Of a message: the API that it came by.")]
@@ -205,6 +208,7 @@ def describe_message(
     label: Callable[[Key], str],
     score: float | None,
     words: Sequence[str],
+    first_words: str | None = None,
 ) -> RecalledItem:
     text = "\n".join(part.text or part.name for part in message.parts)
     excerpt = cut_excerpt(repair_text(text) or "", words, find_words, MAX_EXCERPT_CHARS)
@@ -214,6 +218,7 @@ def describe_message(
         thread=key.thread,
         label=label(key),
         title=repair_text(message.title),
+        first_words=repair_text(first_words),
         seq=message.seq,
         role=repair_text(message.role),
         api=message.api,

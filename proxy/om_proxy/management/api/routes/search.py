@@ -16,6 +16,7 @@ from om_proxy.management.api.answers import HiddenText, UnixSeconds, repair_text
 from om_proxy.management.api.requests import AdminCall, Query, normalize_stored_name
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.routes.recall import (
+    FIRST_WORDS,
     TIMEOUT_S,
     MarkedPlace,
     RecalledItem,
@@ -70,6 +71,8 @@ class FoundNoteLine(Struct, frozen=True, kw_only=True):
     thread: Annotated[
         str | None, Meta(description="`null`: the entry is of the log that threads share.")
     ]
+    title: HiddenText
+    first_words: Annotated[HiddenText, FIRST_WORDS]
     entry: Annotated[int, Meta(description="The id of its entry in that log.")]
     number: Annotated[int, Meta(description="Of the line in its entry's text, from 1 on.")]
     line: HiddenText
@@ -99,6 +102,15 @@ class FoundList(Struct, frozen=True, kw_only=True):
         float,
         Meta(description="The share of the resource's messages that could be found, 0 to 1."),
     ]
+    by_words_only: Annotated[
+        bool,
+        Meta(
+            description=(
+                "`memory.retrieval.vector` is on, and words alone counted: the embedding model "
+                "failed, was slow, or has made no vectors of these messages yet."
+            )
+        ),
+    ] = False
     missing: Annotated[list[str], Meta(description="Index words of the query that no message has.")]
     searched: Annotated[int, Meta(description="How many resources were searched.")]
     left_out: Annotated[
@@ -140,10 +152,12 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
     except TimeoutError as exc:
         raise StorageError("the store took too long; try again, or ask for less") from exc
     label, words = services.look_ups.memories.label, query_words(query.q)
+    untitled = [key for key, message, _ in found.messages if message.title is None]
+    first_words = await _read_first_words(services, untitled)
 
     def describe() -> list[RecalledItem]:
         return [
-            describe_message(message, key, label, score, words)
+            describe_message(message, key, label, score, words, first_words.get(key))
             for key, message, score in found.messages
         ]
 
@@ -151,6 +165,7 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
         items=await run_in_turn(describe),  # a long text takes milliseconds
         total=found.total,
         share_read=found.share_read,
+        by_words_only=found.by_words_only,
         missing=list(found.missing),
         searched=found.searched,
         left_out=left_out or found.searched < len(keys),
@@ -172,9 +187,15 @@ async def _search_notes(
             ends_at=asyncio.get_running_loop().time() + SEARCH_S,
         )
     words = query_words(look_up.query)
+    untitled = [
+        note.key
+        for note in found.notes
+        if note.title is None and note.key.thread != RESOURCE_THREAD
+    ]
+    first_words = await _read_first_words(services, untitled)
 
     def describe() -> list[FoundNoteLine]:
-        return [_describe_note(note, words) for note in found.notes]
+        return [_describe_note(note, words, first_words.get(note.key)) for note in found.notes]
 
     return FoundList(
         items=[],
@@ -187,12 +208,22 @@ async def _search_notes(
     )
 
 
-def _describe_note(note: FoundNote, words: Sequence[str]) -> FoundNoteLine:
+async def _read_first_words(
+    services: AdminServices, untitled: Sequence[Key]
+) -> dict[Key, str | None]:
+    """Return the first words of these threads. An answer has at most MAX_FOUND of them."""
+    read = services.message_reader.read_first_words
+    return {key: await read(key) for key in dict.fromkeys(untitled)}
+
+
+def _describe_note(note: FoundNote, words: Sequence[str], first_words: str | None) -> FoundNoteLine:
     key, entry, line = note.key, note.line.entry, repair_text(note.line.text) or ""
     return FoundNoteLine(
         tenant=key.tenant,
         resource=key.resource,
         thread=None if key.thread == RESOURCE_THREAD else key.thread,
+        title=repair_text(note.title),
+        first_words=repair_text(first_words),
         entry=entry.id,
         number=note.line.number,
         line=line,

@@ -90,7 +90,7 @@ async def undo(services: AdminServices, call: AdminCall) -> UndoneStatus:
         call.named_key, expected_version=call.expected_version
     )
     return UndoneStatus(
-        **asdict(describe_thread(services, memory)),
+        **asdict(await describe_thread(services, memory)),
         undone=UndoneNotes(kind=undone.kind, gone=undone.gone, restored=list(undone.restored)),
     )
 

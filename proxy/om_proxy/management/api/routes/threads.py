@@ -75,10 +75,20 @@ class TitleChange(Struct, forbid_unknown_fields=True, frozen=True):
     ]
 
 
+MAX_NAMED_LINES = 100
+FIRST_WORDS = Meta(
+    description=(
+        f"Of the first question, where there is no title; in a list, of its first {MAX_NAMED_LINES} "
+        "threads."
+    )
+)
+
+
 class ThreadLine(ThreadNames, frozen=True, kw_only=True):
     """One thread in a list."""
 
     title: HiddenText
+    first_words: Annotated[HiddenText, FIRST_WORDS]
     created_at: UnixSeconds
     turn_at: UnixSeconds | None
     messages: Annotated[int, Meta(description="Messages of the conversation as it stands.")]
@@ -167,6 +177,7 @@ class ThreadStatus(ThreadNames, frozen=True, kw_only=True):
     version: Annotated[int, Meta(description="In quotes, it is what If-Match takes.")]
     title: HiddenText
     title_pinned: bool
+    first_words: Annotated[HiddenText, FIRST_WORDS]
     scope: Annotated[str, Meta(description="`thread` or `resource`.")]
     generation: int
     messages: MessageWindow
@@ -190,17 +201,27 @@ class ThreadStatus(ThreadNames, frozen=True, kw_only=True):
     ]
 
 
-def describe_thread(services: AdminServices, memory: Memory) -> ThreadStatus:
+async def describe_thread(services: AdminServices, memory: Memory) -> ThreadStatus:
     """Return the answer about one thread, with the thresholds in force."""
     limits = services.thread_admin.effective_settings(memory).limits
-    return describe_status(memory, limits, services.secret)
+    first_words = await read_first_words(services, memory)
+    return describe_status(memory, limits, services.secret, first_words)
 
 
-def describe_line(services: AdminServices, info: ThreadInfo) -> ThreadLine:
+async def read_first_words(services: AdminServices, thread: Memory | ThreadInfo) -> str | None:
+    if thread.title is not None:
+        return None
+    return await services.message_reader.read_first_words(thread.key)
+
+
+def describe_line(
+    services: AdminServices, info: ThreadInfo, first_words: str | None = None
+) -> ThreadLine:
     limits = services.thread_admin.find_limits(info)
     return ThreadLine(
         **describe_names(info.key, services.secret),
         title=repair_text(info.title),
+        first_words=repair_text(first_words),
         created_at=info.created_at,
         turn_at=info.turn_at,
         messages=info.messages,
@@ -216,13 +237,16 @@ def describe_line(services: AdminServices, info: ThreadInfo) -> ThreadLine:
     )
 
 
-def describe_status(memory: Memory, limits: Limits, secret: bytes) -> ThreadStatus:
+def describe_status(
+    memory: Memory, limits: Limits, secret: bytes, first_words: str | None = None
+) -> ThreadStatus:
     entries = memory.log.entries
     return ThreadStatus(
         **describe_names(memory.key, secret),
         version=memory.revision,
         title=repair_text(memory.title),
         title_pinned=memory.title_pinned,
+        first_words=repair_text(first_words),
         scope=memory.scope,
         generation=memory.log.generation,
         messages=MessageWindow(
@@ -269,18 +293,26 @@ async def list_threads(services: AdminServices, call: AdminCall) -> ThreadList:
     listed = ("threads", *selection)
     after = parse_cursor(query.cursor, listed, ThreadPlace)
     page = await services.thread_admin.find_threads(selection, after, query.limit)
-    lines = [describe_line(services, info) for info in page.threads]
+    may_read = call.visitor.may_read_text
+    lines = [
+        describe_line(
+            services,
+            info,
+            await read_first_words(services, info) if may_read and i < MAX_NAMED_LINES else None,
+        )
+        for i, info in enumerate(page.threads)
+    ]
     cursor = None if page.end is None else write_cursor(listed, page.end)
     return ThreadList(items=lines, threads=lines, cursor=cursor)
 
 
 async def show_thread(services: AdminServices, call: AdminCall) -> ThreadStatus:
-    return describe_thread(services, await services.thread_admin.load_memory(call.named_key))
+    return await describe_thread(services, await services.thread_admin.load_memory(call.named_key))
 
 
 async def set_title(services: AdminServices, call: AdminCall) -> ThreadStatus:
     assert isinstance(call.body, TitleChange)
-    return describe_thread(
+    return await describe_thread(
         services,
         await services.thread_admin.set_title(
             call.named_key, call.body.title, expected_version=call.expected_version
@@ -290,7 +322,7 @@ async def set_title(services: AdminServices, call: AdminCall) -> ThreadStatus:
 
 async def set_thresholds(services: AdminServices, call: AdminCall) -> ThreadStatus:
     changes: dict[str, Any] = call.body
-    return describe_thread(
+    return await describe_thread(
         services,
         await services.thread_admin.set_thresholds(
             call.named_key, changes, expected_version=call.expected_version
