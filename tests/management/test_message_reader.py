@@ -108,7 +108,7 @@ async def test_a_page_of_a_long_thread_reads_only_itself(tmp_path: Path, only_li
         db.execute(
             f"""WITH RECURSIVE n (seq) AS (SELECT 3 UNION ALL SELECT seq + 1 FROM n WHERE seq < ?)
             INSERT INTO message SELECT thread_id, n.seq, n.seq % 3 > 0, parent, fp, chain, role,
-                calls, answers, tokens, encoding, at, raw, look_ups, api FROM message, n
+                calls, answers, tokens, encoding, at, raw, look_ups, api, origin FROM message, n
             WHERE {OF_THREAD} AND message.seq = 1""",  # noqa: S608 - our own constant
             (LONG_THREAD_MESSAGES, *KEY),
         )

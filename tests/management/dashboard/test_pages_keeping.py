@@ -11,6 +11,7 @@ import orjson
 import pytest
 from playwright.async_api import Browser, expect
 
+from om_proxy.cli.answers import render_money
 from om_proxy.cli.doctor.threads import CAUSES_BY_CODE
 from om_proxy.common.errors import StorageError
 from om_proxy.management.api.route_table import ADMIN_ROUTES
@@ -151,7 +152,7 @@ async def test_a_thread_of_any_name_opens(run: Running, browser: Browser) -> Non
             await watched.open("#/threads")
             line = page.locator(".line", has=page.get_by_text(name, exact=True))
             await line.click()
-            await expect(page.get_by_role("heading", level=1)).to_have_text(name)
+            await expect(page.locator(".page-title")).to_contain_text(name)
             await expect(page.locator(".line-box")).to_have_count(4)
             await page.reload()
             await expect(page.locator(".line-box")).to_have_count(4)
@@ -180,7 +181,7 @@ async def test_failures_are_told_by_cause(tmp_path: Path, browser: Browser) -> N
                 await expect(cause).to_contain_text("What to do: Check memory.api_key")
                 await expect(cause).to_contain_text("2 threads")
                 await expect(cause).to_contain_text("om-proxy doctor --revive")
-            await trouble.get_by_role("link", name="boat").click()
+            await trouble.get_by_role("link", name="boat").first.click()
             notice = page.get_by_role("alert")
             await expect(notice).to_contain_text("Memory has given this thread up")
             await expect(notice).to_contain_text("Check memory.api_key")
@@ -201,15 +202,16 @@ async def test_a_thread_says_what_it_cost(run: Running, browser: Browser) -> Non
         saving = ledger["saving"]
         assert saving["net"] == saving["baseline"] - saving["cost"] - saving["memory_cost"]
         is_loss = saving["net"] < 0
-        await expect(rows.last).to_contain_text("Net loss" if is_loss else "Net saving")
+        await expect(rows.last).to_contain_text("Lost" if is_loss else "Saved")
         folder = await page.evaluate("document.querySelector('script[type=module]').src")
         code = """async ([folder, sums]) => {
-          const { commonDigits, formatMoney } = await import(new URL("format.js", folder).href);
-          return sums.map((sum) => formatMoney(sum, commonDigits(sums)));
+          const { formatMoney } = await import(new URL("format.js", folder).href);
+          return sums.map((sum) => formatMoney(sum));
         }"""
         names = ("baseline", "cost", "memory_cost", "net")
         texts = await page.evaluate(code, [folder, [saving[name] for name in names]])
-        assert len({len(text.rpartition(".")[2]) for text in texts}) == 1
+        shown = [render_money(saving[name]) for name in names]
+        assert [text.replace("−", "-") for text in texts] == shown
         for number, text in enumerate(texts, start=1):
             await expect(rows.nth(number)).to_contain_text(text)
         await watched.check_accessible()

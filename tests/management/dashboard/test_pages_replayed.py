@@ -14,10 +14,11 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
 from om_proxy.cli.demo.play import HEADERS_WITH_MEMORY, Client
-from om_proxy.cli.demo.stage import Stage, open_stage
+from om_proxy.cli.demo.stage import open_stage
 from om_proxy.cli.demo.story import load_story
 from om_proxy.memory.model import Key, Memory
-from om_proxy.testing.scripted import ACTOR
+from om_proxy.proof.stage import Stage
+from om_proxy.testing.scripted import ACTOR, ScriptedServer
 from tests.management.dashboard.browser import Watched, open_page
 
 KEY = Key("local", "van-planner", "van-planner")
@@ -26,8 +27,9 @@ KEY = Key("local", "van-planner", "van-planner")
 class Conversation:
     """The story as its client holds it, and the model server's view of it."""
 
-    def __init__(self, stage: Stage, client: Client) -> None:
+    def __init__(self, stage: Stage, models: ScriptedServer, client: Client) -> None:
         self.stage = stage
+        self.models = models
         self.client = client
 
     async def memory(self) -> Memory:
@@ -45,7 +47,7 @@ class Conversation:
         messages = [*self.client.history, {"role": "user", "content": question}]
         await self.client.complete(messages)
         await self.stage.app.background.wait_idle()
-        return self.stage.models.requests_to(ACTOR)[-1].body
+        return self.models.requests_to(ACTOR)[-1].body
 
 
 def count_words(text: str) -> int:
@@ -56,7 +58,7 @@ def count_words(text: str) -> int:
 async def conversation(tmp_path: Path) -> AsyncIterator[Conversation]:
     story = load_story()
     async with (
-        open_stage(story, count_words, tmp_path) as stage,
+        open_stage(story, count_words, tmp_path) as (stage, models),
         httpx.AsyncClient(base_url=f"{stage.url}/v1", timeout=60, trust_env=False) as http,
     ):
         client = Client(http, story.tools, HEADERS_WITH_MEMORY)
@@ -64,9 +66,7 @@ async def conversation(tmp_path: Path) -> AsyncIterator[Conversation]:
             stage.clock.now = turn.at
             await client.say(turn)
             await stage.app.background.wait_idle()
-        # no look for due work from here on: it would observe what a person has just dropped
-        stage.app.background.leave_due_work()
-        yield Conversation(stage, client)
+        yield Conversation(stage, models, client)
 
 
 async def reload_settled(page: Page, conversation: Conversation) -> None:
@@ -88,7 +88,9 @@ async def read_timeline(watched: Watched) -> None:
     await watched.open("#/threads")
     await page.get_by_role("searchbox").fill("van-")
     await page.locator(".line").click()
-    await expect(page.get_by_role("heading", level=1)).to_have_text("van-planner")
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(
+        "Morning. I look after vanplan"
+    )
     entry = page.locator("article.entry").first
     await entry.get_by_role("button", name="What was it made from?").click()
     source = await entry.locator(".provenance .message .text").first.text_content()

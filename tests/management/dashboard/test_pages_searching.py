@@ -57,6 +57,24 @@ async def test_a_message_is_found_and_opened_with_its_note(run: Running, browser
         await watched.check_quiet()
 
 
+async def test_a_result_names_its_api(run: Running, browser: Browser) -> None:
+    """Where it is not chat; so does the message in its thread."""
+    await talk(run, turns=1)
+    body = {"model": "scripted-actor", "input": "The pier is painted green."}
+    headers = {"x-om-thread": "paint"}
+    await run.http.post(f"{run.base}/v1/responses", json=body, headers=headers)
+    await run.app.background.wait_idle()
+    async with open_page(browser, run.base) as watched:
+        await watched.open(f"{SEARCH}?q=pier")
+        results = watched.page.locator(".result")
+        by_responses = results.filter(has_text="painted green")
+        await expect(by_responses.first).to_contain_text("responses")
+        await expect(results.filter(has_text="lies at pier 14").first).not_to_contain_text("chat")
+        await by_responses.get_by_role("link", name="paint").first.click()
+        await expect(watched.page.locator(".line-box.found")).to_contain_text("responses")
+        await watched.check_quiet()
+
+
 async def test_results_are_limited_and_more_are_shown(run: Running, browser: Browser) -> None:
     """Where more fit than are shown, the page says so. A thread can be searched by itself."""
     await talk(run, turns=30)
@@ -111,12 +129,12 @@ async def test_the_admin_chooses_whose_messages_are_searched(
         await page.reload()
         await page.get_by_role("searchbox").fill("boat")
         await page.keyboard.press("Enter")
-        await expect(page.get_by_role("link", name="of-b").first).to_be_visible()
-        await expect(page.get_by_role("link", name="of-a")).to_have_count(0)
+        await expect(page.locator(".result-head", has_text="of-b").first).to_be_visible()
+        await expect(page.locator(".result-head", has_text="of-a")).to_have_count(0)
         await page.get_by_label("Of the key").select_option(index=1)
         await page.get_by_role("button", name="Search").click()
-        await page.get_by_role("link", name="of-a").first.click()
-        await expect(page.get_by_role("heading", level=1)).to_have_text("of-a")
+        await page.locator(".result", has_text="of-a").get_by_role("link").first.click()
+        await expect(page.locator(".page-title")).to_contain_text("of-a")
         await expect(page.locator(".line-box.found")).to_be_visible()
         await watched.check_quiet()
 

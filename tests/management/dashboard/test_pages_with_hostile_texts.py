@@ -4,12 +4,13 @@ appears, no text turns the text around it, and each is shown as what it is."""
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page
+from playwright.async_api import Browser, Page, TimeoutError
 
 from om_proxy.memory.escaping import PROMPT_TAGS
 from om_proxy.settings.identity.naming import encode_name
@@ -141,7 +142,7 @@ async def test_messages_are_shown_as_they_are(run: Running, browser: Browser) ->
     async with open_page(browser, run.base) as watched:
         page = watched.page
         await watched.open("#/thread/local/hostile/hostile")
-        await page.locator("summary", has_text="Messages word for word").click()
+        await page.locator("summary", has_text="Messages in the prompt").click()
         await page.locator(".part .message .text").first.wait_for()
         await page.locator(".part").get_by_role("button", name="earlier message").click()
         url = f"{run.base}/om/v1/threads/hostile/context?text=Where%20were%20we%3F"
@@ -241,7 +242,8 @@ async def test_names_and_titles_are_shown_as_they_are(run: Running, browser: Bro
         page = watched.page
         await watched.open("#/threads")
         while (count := await page.locator(".line").count()) < len(threads):
-            await page.get_by_role("button", name="Show more threads").click()
+            with suppress(TimeoutError):  # the list is renewed meanwhile
+                await page.get_by_role("button", name="Show more threads").click(timeout=3_000)
             await page.wait_for_function(
                 "(count) => document.querySelectorAll('.line').length > count", arg=count
             )

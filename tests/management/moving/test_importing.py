@@ -18,7 +18,7 @@ from om_proxy.common.errors import Conflict, UsageError
 from om_proxy.management.memory_export import MemoryExporter
 from om_proxy.management.moving.importing import ImportOptions, import_memory
 from om_proxy.memory.lifecycle import log_sharing
-from om_proxy.memory.model import Key, Memory, resource_key
+from om_proxy.memory.model import Key, Memory, ReplyOrigin, resource_key
 from om_proxy.settings.config import parse
 from om_proxy.settings.identity.keyed_hashes import fingerprint_key, label_thread
 from om_proxy.storage.base import Store
@@ -105,6 +105,22 @@ async def test_messages_of_another_api_come_back(
         (m.item.raw, "messages") for m in other.tail
     ]
     assert len(await export(second)) == len(lines)
+
+
+async def test_the_ids_of_replies_stay_in_their_store(stores: tuple[Store, Store]) -> None:
+    """They are keyed by its secret. An import into the store that has them changes nothing."""
+    first, second = stores
+    origin = ReplyOrigin(b"response id 0123", "openai", is_stored=True, has_instructions=False)
+    thread = MemoryBuilder().say(
+        message("Hi."), replace(message("Yes.", "assistant"), origin=origin)
+    )
+    await first.commit(Memory(key=KEY), thread.memory())
+    lines = await export(first)
+    assert not any(b"origin" in line for line in lines)
+    assert (await take(first, lines)).present_threads == 1
+    await take(second, lines)
+    assert [m.item.origin for m in await first.messages(KEY, 0)] == [None, origin]
+    assert [m.item.origin for m in await second.messages(KEY, 0)] == [None, None]
 
 
 def test_any_thread_comes_back(tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
+import msgspec
 from starlette.types import Scope, Send
 
 from om_proxy.common.errors import BadMethod, NotFound
 from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.vocabulary import REASON_ROWS, REFUSED_ROW
 from om_proxy.management.api.access import require_open_api
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.headers import Header, find_header
@@ -131,6 +133,7 @@ class Site:
 def load_site() -> Site:
     """Read and compress all files. It takes some 20 ms, so it waits for the first visitor."""
     contents = dict(_read_folder(files("om_proxy.management.dashboard") / "static", ""))
+    contents["reasons.js"] = _write_reasons()
     digest = hashlib.sha256()
     for path, content in sorted(contents.items()):
         digest.update(b"%d %s %d\n" % (len(path), path.encode(), len(content)))
@@ -144,6 +147,16 @@ def load_site() -> Site:
         _make_asset(_PAGE_NAME, page.encode()),
         {path: _make_asset(path, content) for path, content in contents.items()},
     )
+
+
+def _write_reasons() -> bytes:
+    """Return the module with the words of each reason: [meaning, advice, page]."""
+    words = {
+        name: (row.meaning, row.advice, row.page)
+        for row in (*REASON_ROWS, REFUSED_ROW)
+        for name in row.names
+    }
+    return b"export const REASONS = " + msgspec.json.encode(words) + b";\n"
 
 
 def _link_modules(paths: Iterable[str]) -> str:

@@ -1,5 +1,5 @@
 // Ask the API below `v1/`, relative to the page, so that a path in front of the proxy does no harm.
-import { credentialHeaders, reportRefusal } from "./session.js";
+import { announceVisitor, credentialHeaders, keepCredential, keepSession, reportRefusal, sessionHeaders } from "./session.js";
 
 export class ApiError extends Error {
   constructor(status, code, message, param = null) {
@@ -16,6 +16,7 @@ function toSentence(message) {
   return `${text.charAt(0).toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
+export const LINK_REFUSED = "link";
 const UNREACHABLE = "The proxy does not answer. Is it still running?";
 
 export function buildUrl(path, query = {}) {
@@ -29,27 +30,49 @@ export function buildUrl(path, query = {}) {
 export async function ask(method, path, options = {}) {
   const { query, body, version, headers, signal, isTrial = false } = options;
   const { text = body === undefined ? undefined : JSON.stringify(body) } = options;
-  const sent = { ...credentialHeaders(), ...headers };
+  const sent = { ...sessionHeaders(), ...credentialHeaders(), ...headers };
   if (text !== undefined) sent["content-type"] = "application/json";
   if (version !== undefined) sent["if-match"] = `"${version}"`;
+  try {
+    return await fetchAnswer(buildUrl(path, query), { method, headers: sent, body: text, signal });
+  } catch (error) {
+    if (error.status === 401 && !isTrial) reportRefusal(error);
+    throw error;
+  }
+}
+
+async function fetchAnswer(url, options) {
   let answer;
   try {
-    answer = await fetch(buildUrl(path, query), {
-      method,
-      headers: sent,
-      body: text,
-      signal,
-      cache: "no-store",
-      credentials: "omit",
-    });
+    answer = await fetch(url, { cache: "no-store", credentials: "same-origin", ...options });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "unreachable", UNREACHABLE);
   }
   if (answer.ok) return answer;
-  const error = await readError(answer);
-  if (error.status === 401 && !isTrial) reportRefusal(error);
-  throw error;
+  throw await readError(answer);
+}
+
+// A link that the server printed names its token behind the `#`. Use it up, and show the page where
+// the visitor was: `last`, the `#` before. Return whether the address is such a link.
+export async function signInByLink(last = "") {
+  const token = /^#\/sign-in\/([\w-]+)$/.exec(location.hash)?.[1];
+  if (!token) return false;
+  history.replaceState(null, "", last.startsWith("#/sign-in/") ? "#/" : last || "#/");
+  dispatchEvent(new Event("hashchange"));
+  try {
+    keepSession(await fetchAnswer("session", { method: "POST", body: token }));
+    keepCredential(null);
+  } catch (error) {
+    announceVisitor(new ApiError(0, LINK_REFUSED, error.message));
+  }
+  return true;
+}
+
+export async function signOut() {
+  await fetchAnswer("session", { method: "DELETE" }).catch(() => null); // a server may have none
+  keepSession(null);
+  keepCredential(null);
 }
 
 export async function askJson(method, path, options) {
@@ -98,8 +121,10 @@ export function askThread(method, key, rest = "", { query, ...options } = {}) {
   return askJson(method, threadPath(key, rest), { ...options, query: threadQuery(key, query) });
 }
 
-// Return who the visitor is: {isAdmin, version}. `headers`: a credential to try, else the kept one.
+// Return who the visitor is: {isAdmin, hasMetrics, version}. `headers`: a credential to try, else the
+// kept one. Where the metrics are is told to an admin alone.
 export async function identify(headers) {
   const config = await askJson("GET", "/config", { headers, isTrial: headers !== undefined });
-  return { isAdmin: config.is_complete, version: config.program_version };
+  const metrics = config.items.find(({ name }) => name === "telemetry.metrics");
+  return { isAdmin: config.is_complete, hasMetrics: metrics?.value === "true", version: config.program_version };
 }

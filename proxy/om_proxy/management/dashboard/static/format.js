@@ -35,22 +35,12 @@ export function countOf(number, one, many = `${one}s`) {
   return `${formatCount(number)} ${number === 1 ? one : many}`;
 }
 
-// Money in micro-dollars: small sums keep the digits that say something. `digits`: exactly so many.
-export function formatMoney(micros, digits = null) {
+// Money in micro-dollars, with two decimals, four below a cent, as `render_money` of the commands.
+export function formatMoney(micros) {
   const dollars = Math.abs(micros) / 1e6;
-  const range = { minimumFractionDigits: digits ?? 2, maximumFractionDigits: digits ?? digitsOf(micros) };
-  const text = `$${dollars.toLocaleString("en", range)}`;
-  return micros < 0 ? `−${text}` : text;
-}
-
-function digitsOf(micros) {
-  const dollars = Math.abs(micros) / 1e6;
-  return dollars >= 1 || dollars === 0 ? 2 : dollars >= 0.01 ? 3 : 5;
-}
-
-// The digits that sums in one column have in common: as many as the smallest needs.
-export function commonDigits(sums) {
-  return Math.max(...sums.map(digitsOf));
+  const digits = dollars > 0 && dollars < 0.01 ? 4 : 2;
+  const text = dollars.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  return `${micros < 0 ? "−" : ""}$${text}`;
 }
 
 export function formatAgo(at, now = Date.now() / 1000) {
@@ -83,8 +73,15 @@ export function cutText(text, length) {
   return text.slice(0, isInsidePair ? length - 1 : length);
 }
 
+// A tenant: the name that the settings give it, or the beginning of what stands for its key, as the
+// commands show it.
+export function nameOfTenant(tenant) {
+  return /^[0-9a-f]{64}$/.test(tenant) ? tenant.slice(0, 8) : tenant;
+}
+
+// A thread's name for people. Its own name stands small beside it.
 export function titleOf(line) {
-  return line.title || line.thread;
+  return line.title || line.first_words || line.thread;
 }
 
 // The text of a chat message, as people read it: what is no text is named in brackets.

@@ -1,6 +1,6 @@
 // Sums of the ledger, and what they say in words. Costs are micro-dollars.
 
-const DAY_S = 86_400;
+const DAY_MS = 86_400_000;
 
 function addFigures(one, other) {
   if (typeof one === "number") return one + other;
@@ -50,9 +50,12 @@ export function dayStart(day) {
   return Date.parse(`${day}T00:00:00Z`) / 1000;
 }
 
-// The lines of the last `days` before `now`; null: all.
-export function selectDays(lines, days, now = Date.now() / 1000) {
-  if (days === null) return lines;
-  const first = now - days * DAY_S;
-  return lines.filter(({ day }) => dayStart(day) >= first);
+// The first of the last `days` before `now`, as in 2026-05-31.
+export function dayBefore(days, now = Date.now()) {
+  return new Date(now - (days - 1) * DAY_MS).toISOString().slice(0, 10);
+}
+
+// The lines of the days from one to the other; empty: without an end.
+export function selectDays(lines, { from, to }) {
+  return lines.filter(({ day }) => day >= from && (!to || day <= to));
 }

@@ -3,7 +3,7 @@ import { Shell } from "./parts/shell.js";
 import { Spinner } from "./parts/basics.js";
 import { Login } from "./pages/login.js";
 import { findPage, listPages } from "./pages/pages.js";
-import { identify } from "./api.js";
+import { identify, signInByLink } from "./api.js";
 import { usePlace } from "./route.js";
 import { onCredentialChange, onRefusal } from "./session.js";
 import { html, render, useEffect, useState } from "./view.js";
@@ -13,21 +13,25 @@ function useAccess() {
   const [access, setAccess] = useState({ state: "unknown", error: null, visitor: 0 });
   useEffect(() => {
     let visitor = 0;
-    const probe = async () => {
+    let isOut = false;
+    const update = (next) => {
+      isOut = next.state === "out";
+      setAccess(next);
+    };
+    const probe = async (refusal = null) => {
       visitor += 1; // another credential: nothing that was shown stays
       try {
         const who = await identify();
-        setAccess({ state: "in", error: null, visitor, ...who });
+        update({ state: "in", error: refusal, visitor, ...who });
       } catch (error) {
-        setAccess({ state: error.status === 401 ? "out" : "in", error, visitor });
+        update({ state: error.status === 401 ? "out" : "in", error: refusal ?? error, visitor });
       }
     };
-    probe();
-    const ends = [
-      onCredentialChange(probe),
-      onRefusal((error) => setAccess({ state: "out", error, visitor })),
-    ];
-    return () => ends.forEach((end) => end());
+    onCredentialChange(probe);
+    onRefusal((error) => update({ state: "out", error, visitor }));
+    addEventListener("hashchange", ({ oldURL }) => signInByLink(oldURL && new URL(oldURL).hash));
+    addEventListener("focus", () => isOut && probe()); // a link may have been opened in another tab
+    signInByLink().then((isLink) => isLink || probe());
   }, []);
   return access;
 }
@@ -36,9 +40,10 @@ function App() {
   const access = useAccess();
   const place = usePlace();
   const [isSigningIn, setSigningIn] = useState(false);
-  useEffect(() => onCredentialChange(() => setSigningIn(false)), []);
+  useEffect(() => onCredentialChange((refusal) => setSigningIn(refusal !== null)), []);
   if (access.state === "unknown") return html`<${Spinner} />`;
-  if (access.state === "out" || isSigningIn) {
+  const mustSignIn = access.state === "out" || (isSigningIn && !access.isAdmin);
+  if (mustSignIn) {
     const cancel = access.state === "in" ? () => setSigningIn(false) : null;
     return html`<${Login} error=${access.error} cancel=${cancel} />`;
   }

@@ -1,7 +1,7 @@
 // Who changed memories, and who read their text.
 import { askJson } from "../api.js";
 import { useAnswer } from "../data.js";
-import { countOf, formatFull, formatMoment } from "../format.js";
+import { countOf, formatFull, formatMoment, nameOfTenant } from "../format.js";
 import { Empty, Name, Notice, Spinner, Stale } from "../parts/basics.js";
 import { PageHead } from "../parts/shell.js";
 import { html, useEffect, useState } from "../view.js";
@@ -55,7 +55,7 @@ const ACTIONS = {
   get_notes: "Read notes, as an agent",
   rewrite_tables: "Rewrote the store's tables",
 };
-const WHO = { admin: "Admin token", cli: "Command line", local: "This machine, without a key", user: "A user of an application", retention: "Retention" };
+const WHO = { admin: "Admin", cli: "Command line", local: "This machine, without a key", user: "A user of an application", retention: "Retention" };
 
 export function AuditPage() {
   const first = useAnswer("/audit", { limit: PAGE_RECORDS }, { interval_s: REFRESH_S });
@@ -90,7 +90,7 @@ function Records({ items }) {
       <tbody role="rowgroup">${items.map((record) => html`<tr key=${record.id} role="row">
         <th scope="row" role="rowheader">${ACTIONS[record.what] ?? record.what}</th>
         <td role="cell" data-column="Who">${WHO[record.who] ?? html`Key <code>${record.who.slice(0, 12)}</code>`}</td>
-        <td role="cell" data-column="About">${record.label ? html`<code>${record.label}</code>` : html`<span class="muted">${record.tenant ? html`all of <${Name} text=${record.tenant} length=${16} />` : "all threads"}</span>`}</td>
+        <td role="cell" data-column="About">${record.label ? html`<code>${record.label}</code>` : html`<span class="muted">${record.tenant ? html`all of <${Name} text=${nameOfTenant(record.tenant)} length=${24} />` : "all threads"}</span>`}</td>
         <td role="cell" data-column="How much">${describeCounts(record.counts)}</td>
         <td role="cell" data-column="When" class="end number"><time datetime=${new Date(record.at * 1000).toISOString()}
           title=${formatFull(record.at)}>${formatMoment(record.at)}</time></td></tr>`)}</tbody>

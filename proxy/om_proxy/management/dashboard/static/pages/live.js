@@ -11,11 +11,15 @@ const SHOWN_AT_FIRST = ["written", "active", "failed", "people"];
 export function LivePage() {
   const [kinds, setKinds] = useState(SHOWN_AT_FIRST);
   const { events, error, isOpen, hasGap } = useFeed("/events", STORED_EVENTS);
-  const shown = events.filter((event) => kinds.includes(kindOf(event)));
+  const [paused, setPaused] = useState(null); // the events when it was paused
+  const isKind = (event) => kinds.includes(kindOf(event));
+  const shown = (paused ?? events).filter(isKind);
+  const waiting = paused ? events.filter((event) => isKind(event) && !paused.includes(event)).length : 0;
   const toggle = (kind) =>
     setKinds(kinds.includes(kind) ? kinds.filter((other) => other !== kind) : [...kinds, kind]);
   return html`<${PageHead} title="Live" about="What happens to memories, as it happens.">
-      <${Badge} kind=${isOpen ? "good" : ""}>${isOpen ? "connected" : "connecting…"}<//>
+      <${Badge} kind=${isOpen && !paused ? "good" : ""}>${paused ? "paused" : isOpen ? "connected" : "connecting…"}<//>
+      <button onClick=${() => setPaused(paused ? null : events)}>${paused ? `Go on${waiting ? ` (${waiting} new)` : ""}` : "Pause"}</button>
     <//>
     <div class="row" role="group" aria-label="Show">
       ${Object.entries(KINDS).map(

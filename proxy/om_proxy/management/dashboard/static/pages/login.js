@@ -1,5 +1,5 @@
 // Ask for the admin token or a key of the visitor's own.
-import { identify } from "../api.js";
+import { LINK_REFUSED, identify } from "../api.js";
 import { Notice } from "../parts/basics.js";
 import { hasCredential, headersOf, keepCredential } from "../session.js";
 import { html, useState } from "../view.js";
@@ -8,7 +8,7 @@ const CREDENTIAL = /^[\x20-\x7e]+$/; // what a header can carry
 const UNREADABLE = "This holds characters that no key or token has. Was something else copied with it?";
 
 export function Login({ error, cancel }) {
-  const [refusal, setRefusal] = useState(hasCredential() ? error : null);
+  const [refusal, setRefusal] = useState(hasCredential() || error?.code === LINK_REFUSED ? error : null);
   const [isBusy, setBusy] = useState(false);
   const submit = async (event) => {
     event.preventDefault();
@@ -22,7 +22,7 @@ export function Login({ error, cancel }) {
     setBusy(true);
     try {
       await identify(headersOf(text));
-      keepCredential(text, form.elements.remember.checked);
+      keepCredential(text);
     } catch (failure) {
       setRefusal(failure);
     }
@@ -39,16 +39,16 @@ export function Login({ error, cancel }) {
         <input name="credential" type="password" autocomplete="off" spellcheck=${false} autofocus
           required />
         <span class="hint">Your own key is the API key that your client sends. The admin token${" "}
-          is <code>server.admin_token</code>; if one is set, the server's start says where it is.</span>
+          is <code>server.admin_token</code>, mostly what <code>OM_PROXY_ADMIN_TOKEN</code> holds. A
+          container that was given none makes one, and its log says in which file.</span>
       </label>
-      <label class="tick"><input name="remember" type="checkbox" />
-        <span>Keep it until this tab is closed</span></label>
       <div class="row">
         <button class="primary" type="submit" disabled=${isBusy}>
           ${isBusy ? "Signing in…" : "Sign in"}</button>
         ${cancel && html`<button type="button" onClick=${cancel}>Cancel</button>`}
       </div>
-      <p class="hint">It is sent to this server only, in a header. No cookie is set.</p>
+      <p class="hint">It is sent to this server only, and kept until this tab is closed. On your own
+        machine you need none: <code>om-proxy</code> prints a link at its start that signs in once.</p>
     </form>
   </main>`;
 }

@@ -4,12 +4,15 @@ import { useFeed } from "../feed.js";
 import { Empty, Notice, Spinner, Stale } from "../parts/basics.js";
 import { EventList } from "../parts/feed.js";
 import { LedgerTables } from "../parts/ledgertables.js";
-import { Savings, TokensByDay } from "../parts/savings.js";
+import { OverTime } from "../parts/overtime.js";
+import { Savings } from "../parts/savings.js";
 import { PageHead } from "../parts/shell.js";
 import { NoThreads, ThreadList } from "../parts/threads.js";
 import { NewestTiers } from "../parts/tiers.js";
 import { Trouble } from "../parts/trouble.js";
-import { selectDays, sumLedgers } from "../ledger.js";
+import { Unremembered } from "../parts/unremembered.js";
+import { dayBefore, selectDays, sumLedgers } from "../ledger.js";
+import { replaceQuery } from "../route.js";
 import { html, useState } from "../view.js";
 
 const REFRESH_S = 10;
@@ -17,17 +20,22 @@ const LISTED_THREADS = 6;
 const TIER_THREADS = 20;
 const STORED_EVENTS = 30; // at first; some are of kinds that are not shown
 const MAX_DAYS = 1_000; // of one answer
-const RANGES = { 7: "7 days", 30: "30 days", all: "All" };
+const RANGES = { "7 days": 7, "30 days": 30, All: null };
 
-export function OverviewPage({ who, signIn }) {
-  const [chosen, setChosen] = useState("all");
+export function OverviewPage({ who, signIn, place }) {
+  const [range, setRange] = useState({ from: place.query.get("from") ?? "", to: place.query.get("to") ?? "" });
+  const choose = (changes) => {
+    const next = { ...range, ...changes };
+    setRange(next);
+    replaceQuery("overview", next);
+  };
   const stats = useAnswer("/stats", { by: "day", limit: MAX_DAYS }, { interval_s: REFRESH_S });
   const recent = useAnswer("/threads", { order: "recent", limit: TIER_THREADS }, { interval_s: REFRESH_S });
-  const days = selectDays(stats.data?.items ?? [], chosen === "all" ? null : Number(chosen));
+  const days = selectDays(stats.data?.items ?? [], range);
   const ledger = sumLedgers(days.map((line) => line.ledger));
   const isNew = recent.data?.items.length === 0 && stats.data?.items.length === 0;
   return html`<${PageHead} title="Overview" about="What memory saves, and what it does now.">
-      ${!isNew && html`<${RangeChoice} chosen=${chosen} choose=${setChosen} />`}
+      ${!isNew && html`<${RangeChoice} range=${range} choose=${choose} />`}
     <//>
     <${Stale} answer=${stats} />
     <${Trouble} />
@@ -35,21 +43,29 @@ export function OverviewPage({ who, signIn }) {
     ${isNew && html`<${NoThreads} who=${who} signIn=${signIn} />`}
     ${!isNew && stats.data && !ledger && html`<${Empty} title="No turns in this time">
       <p>Choose a longer time, or talk to a model through the proxy.</p><//>`}
-    ${ledger && html`<${Savings} ledger=${ledger} /><${TokensByDay} days=${days} />`}
+    ${ledger && html`<${Savings} ledger=${ledger} /><${OverTime} days=${days} />`}
+    ${who.hasMetrics && html`<${Unremembered} />`}
     ${recent.data?.items.length > 0 && html`<${NewestTiers} lines=${recent.data.items} />`}
     ${!isNew && html`<section aria-label="Most recent threads"><h2>Most recent threads</h2>
+        ${!recent.data && !recent.error && html`<${Spinner} />`}
         ${recent.data && html`<${ThreadList} items=${recent.data.items.slice(0, LISTED_THREADS)} label="Most recent threads" />`}
       </section>
       <${Happenings} />`}
-    ${ledger && html`<${LedgerTables} days=${days} isAll=${chosen === "all"} />`}`;
+    ${ledger && html`<${LedgerTables} range=${range} />`}`;
 }
 
-function RangeChoice({ chosen, choose }) {
-  return html`<div class="row" role="group" aria-label="Time">
-    ${Object.entries(RANGES).map(
-      ([range, name]) => html`<button class="chip" aria-pressed=${range === chosen ? "true" : "false"}
-        onClick=${() => choose(range)}>${name}</button>`,
-    )}
+function RangeChoice({ range, choose }) {
+  const DayInput = ({ name, label }) => html`<input type="date" aria-label=${label} title=${label}
+    value=${range[name]} onChange=${(event) => choose({ [name]: event.currentTarget.value })} />`;
+  return html`<div class="row dates" role="group" aria-label="Time">
+    ${Object.entries(RANGES).map(([name, days]) => {
+      const from = days === null ? "" : dayBefore(days);
+      const isChosen = range.from === from && range.to === "";
+      return html`<button class="chip" aria-pressed=${isChosen ? "true" : "false"}
+        onClick=${() => choose({ from, to: "" })}>${name}</button>`;
+    })}
+    ${DayInput({ name: "from", label: "First day" })}<span class="muted" aria-hidden="true">–</span>
+    ${DayInput({ name: "to", label: "Last day" })}
   </div>`;
 }
 

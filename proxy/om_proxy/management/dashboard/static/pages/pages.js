@@ -7,12 +7,14 @@ import { SearchPage } from "./search.js";
 import { SettingsPage } from "./settings.js";
 import { ThreadPage } from "./thread.js";
 import { ThreadsPage } from "./threads.js";
+import { TryPage } from "./try.js";
 
 const PAGES = [
   { step: "overview", name: "Overview", view: OverviewPage },
   { step: "threads", name: "Threads", view: ThreadsPage },
   { step: "search", name: "Search", view: SearchPage },
   { step: "live", name: "Live", view: LivePage },
+  { step: "try", name: "Try it", view: TryPage },
   { step: "audit", name: "Audit", view: AuditPage, isForAdmin: true },
   { step: "settings", name: "Settings", view: SettingsPage },
 ];

@@ -2,12 +2,12 @@
 import { askJson, resourcePath, resourceQuery, threadPath, threadQuery } from "../api.js";
 import { explainCause } from "../causes.js";
 import { useAnswer } from "../data.js";
-import { countOf, formatCount } from "../format.js";
-import { Badge, Empty, Name, Notice, Sentence, Spinner, Stale } from "../parts/basics.js";
+import { countOf, formatCount, titleOf } from "../format.js";
+import { Badge, Name, Notice, Sentence, Spinner, Stale } from "../parts/basics.js";
 import { ExportButton } from "../parts/export.js";
 import { ForgetDialog } from "../parts/forget.js";
 import { PageHead } from "../parts/shell.js";
-import { ThreadList } from "../parts/threads.js";
+import { NotHere, ThreadList } from "../parts/threads.js";
 import { readNumber } from "../route.js";
 import { EntryCard, NoteIsGone, selectNote } from "../thread/entry.js";
 import { html, useMemo, useState } from "../view.js";
@@ -15,16 +15,14 @@ import { html, useMemo, useState } from "../view.js";
 const REFRESH_S = 10;
 const MAX_THREADS = 100;
 
-export function ResourcePage({ place }) {
+export function ResourcePage({ place, who, signIn }) {
   const [, tenant, resource] = place.steps;
   const key = { tenant, resource };
   const answer = useAnswer(resourcePath(key), resourceQuery(key), { interval_s: REFRESH_S });
   const query = { tenant, resource, order: "recent", limit: MAX_THREADS };
   const threads = useAnswer("/threads", query, { interval_s: REFRESH_S });
   if (answer.error?.status === 404) {
-    return html`<${PageHead} title="No such resource" />
-      <${Empty} title="It is not here"><p>It was forgotten, or it belongs to another key.${" "}
-        <a href="#/threads">All threads</a></p><//>`;
+    return html`<${NotHere} title="No such resource" who=${who} signIn=${signIn} />`;
   }
   if (!answer.data || !threads.data) {
     return html`<${Stale} answer=${answer} /><${Stale} answer=${threads} /><${Spinner} />`;
@@ -41,7 +39,7 @@ export function ResourcePage({ place }) {
       not be kept up, ${countOf(log.failures, "time")} in a row. ${explainCause(log.failure_cause).title}.
       ${" "}<${Sentence} text=${explainCause(log.failure_cause).advice} /> Every message still reaches the model.<//>`}
     <section aria-label="Threads"><h2>Threads</h2>
-      <${ThreadList} items=${threads.data.items} label="Threads" />
+      <${ThreadList} items=${threads.data.items} label="Threads" ofOne=${true} />
     </section>
     ${log && threads.data.items.length > 0 && html`<${SharedLog} threads=${threads.data.items}
       note=${readNumber(place.query, "note")} line=${readNumber(place.query, "line")} />`}`;
@@ -89,7 +87,8 @@ function Contributions({ log, threads }) {
       <thead><tr><th scope="col">Thread</th><th scope="col" class="end">Entries about it</th>
         <th scope="col" class="end">Their tokens</th></tr></thead>
       <tbody>${lines.map(
-        ({ line, count, tokens }) => html`<tr><th scope="row"><${Name} text=${line.title || line.thread} />
+        ({ line, count, tokens }) => html`<tr><th scope="row"><${Name} text=${titleOf(line)} />
+          ${titleOf(line) !== line.thread && html` <span class="muted small"><${Name} text=${line.thread} length=${40} /></span>`}
           ${line.parked && html` <${Badge} kind="bad">given up<//>`}</th>
           <td class="end number">${formatCount(count)}</td><td class="end number">${formatCount(tokens)}</td></tr>`,
       )}</tbody>

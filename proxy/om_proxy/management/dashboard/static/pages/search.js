@@ -1,7 +1,7 @@
 // Search the original messages, or the notes, by words. A result leads to its place.
-import { countOf, formatFull, formatMoment, formatShare } from "../format.js";
+import { countOf, formatFull, formatMoment, formatShare, nameOfTenant, titleOf } from "../format.js";
 import { useAnswer } from "../data.js";
-import { Empty, MarkedText, Name, Notice, Spinner, Stale } from "../parts/basics.js";
+import { Empty, MarkedText, Name, NameBesideTitle, Notice, Spinner, Stale } from "../parts/basics.js";
 import { PageHead } from "../parts/shell.js";
 import { linkTo, linkToMessage, replaceQuery } from "../route.js";
 import { FoundNotes } from "../parts/foundnotes.js";
@@ -33,8 +33,9 @@ export function SearchPage({ place, who }) {
     <${Stale} answer=${tenants} />
     <${SearchForm} key=${form.current.key} asked=${asked} search=${search} tenant=${tenant}
       tenants=${who.isAdmin ? tenants.names : []} />
+    ${!isReady && !tenants.data && !tenants.error && html`<${Spinner} />`}
     ${who.isAdmin && tenants.data && tenant === "" && html`<${Empty} title="No conversations yet"><p>There is
-      nothing to search.</p><//>`}
+      nothing to search. <a href="#/try">Try it here</a>, or let a client name a thread.</p><//>`}
     ${asked.q !== "" && isReady && html`<${Results} key=${JSON.stringify({ ...asked, tenant })} asked=${asked}
       tenant=${who.isAdmin ? tenant : null} />`}
     ${asked.q === "" && isReady && html`<${Invitation} asked=${asked} />`}`;
@@ -98,7 +99,7 @@ function SearchForm({ asked, search, tenant, tenants }) {
       <input name="resource" dir="auto" autocomplete="off" defaultValue=${asked.resource} /></label>
     ${tenants.length > 0 && html`<label class="field"><span>Of the key</span><select name="tenant">
       ${tenants.map(
-        (name) => html`<option value=${name} selected=${name === tenant}>${name.slice(0, 24)}</option>`,
+        (name) => html`<option value=${name} selected=${name === tenant}>${nameOfTenant(name).slice(0, 24)}</option>`,
       )}</select></label>`}
     <button type="submit" class="primary">Search</button>
     ${asked.thread && html`<p class="small search-thread">Only in the thread <${Name} text=${asked.thread} />.${" "}
@@ -157,21 +158,24 @@ function NothingFound({ found, asked }) {
 
 // What was not found, and what could not be searched.
 function Limits({ found }) {
-  const { missing, share_read: share, searched, left_out: isLeftOut } = found;
+  const { missing, share_read: share, searched, left_out: isLeftOut, by_words_only: byWordsOnly } = found;
   return html`
     ${missing.length > 0 && html`<p class="muted">Words that no message has:${" "}
       ${missing.map((word, index) => html`${index > 0 && ", "}<${Name} text=${word} length=${64} />`)}.
       ${" "}They stand here without their endings.</p>`}
     ${share < 1 && html`<p class="muted">Only ${formatShare(Math.floor(share * 100) / 100)} of the messages could be
       searched: the others are not indexed yet, or older than the newest 2,000.</p>`}
+    ${byWordsOnly && html`<p class="muted">By words only: the embedding model failed, was slow, or has made no
+      vectors of these messages yet.</p>`}
     ${isLeftOut && html`<p class="muted">Only ${countOf(searched, "resource was", "resources were")} searched. Name one to search it.</p>`}`;
 }
 
 function FoundMessages({ found, hasResource }) {
   return html`<ol class="results" aria-label="Messages found">
       ${found.items.map((item) => html`<li class="card result" key=${`${item.resource} ${item.thread} ${item.seq}`}>
-        <p class="result-head"><a href=${linkToMessage(item, item.seq)}><${Name} text=${item.title || item.thread} length=${80} />,
+        <p class="result-head"><a href=${linkToMessage(item, item.seq)}><${Name} text=${titleOf(item)} length=${80} />,
             no. ${item.seq}</a>
+          <${NameBesideTitle} line=${item} />
           <span>${nameRole(item.role)}</span>
           ${item.api !== "chat" && html`<span class="muted">${item.api}</span>`}
           ${hasResource && item.resource !== item.thread && html`<span class="muted">of${" "}

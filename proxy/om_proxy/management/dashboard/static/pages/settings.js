@@ -15,7 +15,7 @@ export function SettingsPage() {
     setAsked({ model: model.value.trim(), resource: resource.value.trim() });
   };
   return html`<${PageHead} title="Settings" about="What is in force, and where it was set. Settings
-    change in the configuration file; the server reads it again by itself." />
+    change in the configuration file; the server reads it again by itself. All of them: docs/reference/settings.md." />
     <form class="card filters" onSubmit=${submit}>
       <label class="field"><span>Model</span>
         <input name="model" placeholder="as your client names it" dir="auto" /></label>
@@ -30,13 +30,14 @@ export function SettingsPage() {
 }
 
 function Config({ config, words }) {
-  const shown = config.items.filter(({ name }) => name.includes(words.trim().toLowerCase()));
+  const sought = words.trim().toLowerCase();
+  const shown = config.items.filter((line) => `${line.name} ${line.words}`.toLowerCase().includes(sought));
   const sections = groupBySection(shown);
   return html`
     ${config.warnings.map((warning) => html`<${Notice} kind="warn">${warning}<//>`)}
     ${!config.is_complete && html`<${Notice}>With the admin token you also see where each setting was
       set, the servers, and warnings.<//>`}
-    ${shown.length === 0 && html`<${Empty} title="No such setting"><p>Try a part of its name.</p><//>`}
+    ${shown.length === 0 && html`<${Empty} title="No such setting"><p>Try a part of its name, or another word.</p><//>`}
     ${[...sections].map(
       ([section, lines]) => html`<section class="card" aria-label=${section}>
         <h2>${section}</h2><${SettingTable} lines=${lines} section=${section} />
@@ -77,8 +78,9 @@ export function SettingTable({ lines, section }) {
         <th scope="col" role="columnheader">Value</th>
         ${hasOrigins && html`<th scope="col" role="columnheader">Set in</th>`}</tr></thead>
       <tbody role="rowgroup">${lines.map(
-        ({ name, value, origin }) => html`<tr role="row" class=${origin && origin !== "default" ? "own" : ""}>
-          <th scope="row" role="rowheader"><code>${breakName(name.slice(section.length + 1) || name)}</code></th>
+        ({ name, value, origin, words }) => html`<tr role="row" class=${origin && origin !== "default" ? "own" : ""}>
+          <th scope="row" role="rowheader"><code>${breakName(name.slice(section.length + 1) || name)}</code>
+            ${words && html`<p class="muted small">${words}</p>`}</th>
           <td role="cell" data-column="Value"><code><${Name} text=${value} /></code></td>
           ${hasOrigins && html`<td role="cell" data-column="Set in" class="muted">${origin && html`<${Name} text=${origin} />`}</td>`}</tr>`,
       )}</tbody>

@@ -2,11 +2,11 @@
 import { askThread, threadPath, threadQuery } from "../api.js";
 import { explainCause } from "../causes.js";
 import { useAnswer } from "../data.js";
-import { countOf, formatClock, formatCount, titleOf } from "../format.js";
-import { Empty, Gauge, Name, Notice, Sentence, Spinner, Stale, Time } from "../parts/basics.js";
+import { countOf, formatClock, formatCount, nameOfTenant, titleOf } from "../format.js";
+import { Gauge, Name, Notice, Sentence, Spinner, Stale, Time } from "../parts/basics.js";
 import { linkTo, readNumber } from "../route.js";
 import { PageHead } from "../parts/shell.js";
-import { BARS } from "../parts/threads.js";
+import { BARS, NotHere } from "../parts/threads.js";
 import { Columns } from "../parts/columns.js";
 import { ThreadActions } from "../thread/actions.js";
 import { useChange } from "../thread/change.js";
@@ -22,7 +22,7 @@ const REFRESH_S = 5;
 const CONVERSATION = "Conversation";
 const MEMORY = "Memory";
 
-export function ThreadPage({ place }) {
+export function ThreadPage({ place, who, signIn }) {
   const [, tenant, resource, thread] = place.steps;
   const key = { tenant, resource, thread };
   const answer = useAnswer(threadPath(key), threadQuery(key), {
@@ -35,16 +35,13 @@ export function ThreadPage({ place }) {
   };
   const status = answer.data;
   if (answer.error?.status === 404) {
-    return html`<${PageHead} title="No such thread" />
-      <${Empty} title="It is not here">
-        <p>It was forgotten, or it belongs to another key. <a href="#/threads">All threads</a></p>
-      <//>`;
+    return html`<${NotHere} title="No such thread" who=${who} signIn=${signIn} />`;
   }
   if (!status) {
     return html`<${Stale} answer=${answer} />${!answer.error && html`<${Spinner} />`}`;
   }
   return html`<${PageHead} title=${html`<${Name} text=${titleOf(status)} />`}
-      about=${html`<${AboutThread} status=${status} />`}>
+      about=${html`<${AboutThread} status=${status} who=${who} />`}>
       <${ThreadActions} thread=${key} status=${status} changed=${changed} />
     <//>
     <${Stale} answer=${answer} />
@@ -64,7 +61,7 @@ function readWanted(query) {
 // The conversation, its notes and the next prompt. What is chosen in one is marked in the others.
 function ThreadColumns({ thread, status, tick, changed, wanted }) {
   const [selected, setSelected] = useState(null);
-  const [shown, setShown] = useState(MEMORY);
+  const [shown, setShown] = useState(CONVERSATION);
   const notes = useAnswer(threadPath(thread, "/observations"), threadQuery(thread), { tick });
   const select = (chosen) => {
     setSelected(chosen);
@@ -113,10 +110,11 @@ function linkToSearch({ tenant, resource, thread }) {
   return `#/search?${new URLSearchParams({ tenant, resource, thread })}`;
 }
 
-function AboutThread({ status }) {
+function AboutThread({ status, who }) {
   const parts = [
-    status.title && html`<${Name} text=${status.thread} />`,
+    titleOf(status) !== status.thread && html`<${Name} text=${status.thread} />`,
     status.resource !== status.thread && html`of <a href=${linkTo("resource", status.tenant, status.resource)}><${Name} text=${status.resource} /></a>`,
+    who.isAdmin && status.tenant !== "local" && html`key <${Name} text=${nameOfTenant(status.tenant)} />`,
     countOf(status.messages.count, "message"),
     html`<code>${status.label}</code> in the server's log`,
     html`<a href=${linkToSearch(status)}>Search it</a>`,

@@ -1,5 +1,5 @@
 // The small parts that every page uses.
-import { cutText, formatAgo, formatCount, formatFull, formatShare, showUnseen } from "../format.js";
+import { cutText, formatAgo, formatCount, formatFull, formatShare, showUnseen, titleOf } from "../format.js";
 import { html, useEffect, useRef, useState } from "../view.js";
 
 const SHOWN_CHARS = 20_000; // of one text at first, and more with each click
@@ -11,6 +11,11 @@ const SHOWN_CHARS_BEFORE = 200; // before the first mark
 export function Name({ text, length = 200 }) {
   const end = text.length > length ? "…" : "";
   return html`<bdi class="name" dir="auto">${showUnseen(cutText(text, length))}${end}</bdi>`;
+}
+
+// A thread's own name, small, where its title stands for it.
+export function NameBesideTitle({ line }) {
+  return titleOf(line) === line.thread ? null : html`<span class="muted small"><${Name} text=${line.thread} length=${16} /></span>`;
 }
 
 // A sentence of ours in which commands and settings stand between backticks.

@@ -1,106 +1,98 @@
 // Bars over days, of parts that stand on each other, with a table behind them. A day: {at, parts,
-// values}, one part for each series and one value for each column of the table.
-import { formatLedgerDay, formatShort, formatShortLedgerDay, formatSigned } from "../format.js";
+// values}, a number for each series and a text for each column of the table.
+import { formatLedgerDay, formatShort, formatShortLedgerDay } from "../format.js";
 import { html, useEffect, useRef, useState } from "../view.js";
 
+const DAY_S = 86_400;
 const HEIGHT_PX = 220;
-const MARGIN_S = 43_200; // before the first day and behind the last one
-const LABEL_PX = 64; // from one day's name below the bars to the next
-const DARK = matchMedia("(prefers-color-scheme: dark)");
+const FOOT_PX = 28; // for the days' names
+const SCALE_PX = 56; // for the scale's numbers
+const MAX_BAR_PX = 48;
+const LABEL_PX = 52; // from one day's name to the next
+const MAX_LINES = 4;
 
-function readColour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-}
-
-// `series`: [{name, kind}], the lowest first. `columns`: names of the table's.
-export function DayChart({ label, days, series, columns, format = formatSigned, formatTick = formatShort }) {
+// `series`: [{name, kind}], the lowest first. `columns`: names of the table's. `children`: beside the name.
+export function DayChart({ label, days, series, columns, formatTick = formatShort, children }) {
   const place = useRef(null);
+  const [width, setWidth] = useState(0);
   const [pointed, setPointed] = useState(null); // the day below the pointer; null: the newest
   useEffect(() => {
-    let plot = null;
-    const draw = () => {
-      plot?.destroy();
-      plot = drawPlot(place.current, days, series, formatTick, setPointed);
-    };
-    const resize = new ResizeObserver(([{ contentRect }]) =>
-      plot?.setSize({ width: contentRect.width, height: HEIGHT_PX }),
-    );
-    draw();
+    const resize = new ResizeObserver(([{ contentRect }]) => setWidth(contentRect.width));
     resize.observe(place.current);
-    DARK.addEventListener("change", draw);
-    return () => {
-      resize.disconnect();
-      DARK.removeEventListener("change", draw);
-      plot?.destroy();
-    };
-  }, [JSON.stringify(days)]);
+    return () => resize.disconnect();
+  }, []);
   return html`<figure class="chart">
-    <figcaption class="chart-head"><h2>${label}</h2>
+    <figcaption class="chart-head"><h2>${label}</h2>${children}
       <ul class="row legend-row">${series.map(
         ({ name, kind }) => html`<li><span class=${`dot ${kind}`} aria-hidden="true"></span>${name}</li>`,
       )}</ul>
     </figcaption>
-    <div ref=${place} aria-hidden="true"></div>
+    <div ref=${place} class="plot" aria-hidden="true">${width > SCALE_PX && html`<${Bars} days=${days}
+      series=${series} width=${width} formatTick=${formatTick} point=${setPointed} />`}</div>
     <div class="chart-foot">
       <details><summary>Show as a table</summary>
-        <${DayTable} label=${label} days=${days} columns=${columns} format=${format} />
+        <${DayTable} label=${label} days=${days} columns=${columns} />
       </details>
-      <${DayFigures} day=${days[pointed] ?? days[days.length - 1]} columns=${columns} format=${format} />
+      <${DayFigures} day=${days[pointed] ?? days[days.length - 1]} columns=${columns} />
     </div>
   </figure>`;
 }
 
-// The figures of the day that is pointed at. A screen reader has the table.
-function DayFigures({ day, columns, format }) {
-  const figures = columns.map((name, index) => `${name} ${format(day.values[index])}`);
-  return html`<p class="small muted number-line" aria-hidden="true"><strong>${formatLedgerDay(day.at)}</strong>
-    ${figures.map((words) => html`<span class="number">${words}</span>`)}</p>`;
+function Bars({ days, series, width, formatTick, point }) {
+  const [first, last] = [days[0].at, days[days.length - 1].at];
+  const room = (width - SCALE_PX) / ((last - first) / DAY_S + 1); // of one day
+  const bar = Math.max(2, Math.min(MAX_BAR_PX, room * 0.6));
+  const ticks = listTicks(Math.max(...days.map(({ parts }) => sum(parts))));
+  const ground = HEIGHT_PX - FOOT_PX;
+  const placeOf = (at) => SCALE_PX + ((at - first) / DAY_S + 0.5) * room;
+  const heightOf = (value) => (value / ticks[ticks.length - 1]) * (ground - 12);
+  const placeOfName = (at) => Math.min(placeOf(at), width - LABEL_PX / 2); // the last would be cut off
+  const named = chooseNamedDays(days, placeOfName);
+  return html`<svg width=${width} height=${HEIGHT_PX} onPointerLeave=${() => point(null)}>
+    ${ticks.map((tick) => html`<g class="tick-line">
+      <line x1=${SCALE_PX} x2=${width} y1=${ground - heightOf(tick)} y2=${ground - heightOf(tick)} />
+      <text x=${SCALE_PX - 8} y=${ground - heightOf(tick) + 4} text-anchor="end">${formatTick(tick)}</text></g>`)}
+    ${days.map(({ at, parts }, index) => html`<g onPointerEnter=${() => point(index)}>
+      ${parts.map((part, number) => part > 0 && html`<rect x=${placeOf(at) - bar / 2} width=${bar} rx="2"
+        y=${ground - heightOf(sum(parts.slice(0, number + 1)))} height=${heightOf(part)}
+        style=${{ fill: `var(--${series[number].kind})` }} />`)}
+      <rect class="reach" x=${placeOf(at) - Math.max(bar, room) / 2} width=${Math.max(bar, room)} height=${ground} />
+      ${named.has(at) && html`<text x=${placeOfName(at)} y=${HEIGHT_PX - 8}
+        text-anchor="middle">${formatShortLedgerDay(at)}</text>`}</g>`)}
+  </svg>`;
+}
+
+// Return round numbers from 0 to at least `top`.
+function listTicks(top) {
+  const least = (top || 1) / MAX_LINES;
+  const unit = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map((factor) => factor * unit).find((size) => size >= least);
+  return Array.from({ length: Math.ceil((top || 1) / step) + 1 }, (_, index) => index * step);
 }
 
 // Return the days that have a name below their bar: the newest, and of those before as many as have room.
-function chooseNamedDays(days, low, high, width) {
+function chooseNamedDays(days, placeOfName) {
   const named = [];
   for (const { at } of [...days].reverse()) {
-    const isApart = named.length === 0 || ((named[0] - at) / (high - low)) * width >= LABEL_PX;
-    if (isApart) named.unshift(at);
+    if (named.length === 0 || placeOfName(named[named.length - 1]) - placeOfName(at) >= LABEL_PX) named.push(at);
   }
-  return named;
-}
-
-function drawPlot(parent, days, series, formatTick, point) {
-  const { uPlot } = globalThis; // a classic script, loaded before this module
-  const bars = uPlot.paths.bars({ size: [0.6, 48], radius: 0.15 });
-  const axis = { stroke: readColour("--muted"), grid: { stroke: readColour("--line"), width: 1 }, ticks: { show: false } };
-  // a part reaches from 0 to the top of those below it and itself, and the lower ones stand in front
-  const drawn = series.map((_, index) => index).reverse();
-  const heights = drawn.map((index) => days.map(({ parts }) => (parts[index] > 0 ? sum(parts.slice(0, index + 1)) : null)));
-  const options = {
-    width: parent.clientWidth,
-    height: HEIGHT_PX,
-    legend: { show: false },
-    cursor: { x: false, y: false, points: { show: false }, drag: { x: false, y: false } },
-    hooks: { setCursor: [({ cursor }) => point(cursor.left < 0 ? null : cursor.idx)] },
-    scales: { x: { time: true, range: [days[0].at - MARGIN_S, days[days.length - 1].at + MARGIN_S] }, y: { range: (_, low, high) => [0, high * 1.1 || 1] } },
-    axes: [
-      { ...axis, grid: { show: false }, size: 28, splits: (plot, _, low, high) => chooseNamedDays(days, low, high, plot.width), values: (_, ticks) => ticks.map(formatShortLedgerDay) },
-      { ...axis, size: 56, values: (_, ticks) => ticks.map(formatTick) },
-    ],
-    series: [
-      {},
-      ...drawn.map((index) => ({ label: series[index].name, fill: readColour(`--${series[index].kind}`), width: 0, points: { show: false }, paths: bars })),
-    ],
-  };
-  return new uPlot(options, [days.map(({ at }) => at), ...heights], parent);
+  return new Set(named);
 }
 
 const sum = (numbers) => numbers.reduce((total, number) => total + number, 0);
 
-function DayTable({ label, days, columns, format }) {
+// The figures of the day that is pointed at. A screen reader has the table.
+function DayFigures({ day, columns }) {
+  return html`<p class="small muted number-line" aria-hidden="true"><strong>${formatLedgerDay(day.at)}</strong>
+    ${columns.map((name, index) => html`<span class="number">${name} ${day.values[index]}</span>`)}</p>`;
+}
+
+function DayTable({ label, days, columns }) {
   return html`<div class="scroll" tabindex="0" role="group" aria-label=${label}><table>
     <thead><tr><th scope="col">Day (UTC)</th>${columns.map((name) => html`<th scope="col" class="end">${name}</th>`)}</tr></thead>
     <tbody>${days.map(
       ({ at, values }) => html`<tr><th scope="row">${formatLedgerDay(at)}</th>
-        ${values.map((value) => html`<td class="end number">${format(value)}</td>`)}</tr>`,
+        ${values.map((value) => html`<td class="end number">${value}</td>`)}</tr>`,
     )}</tbody>
   </table></div>`;
 }

@@ -1,14 +1,15 @@
 // The lines of notes that a search found. Each leads to the note that it stands in.
-import { formatFull, formatMoment } from "../format.js";
+import { formatFull, formatMoment, titleOf } from "../format.js";
 import { linkTo, linkToNote } from "../route.js";
 import { Mark, readNote } from "../thread/notetext.js";
 import { html } from "../view.js";
-import { MarkedText, Name } from "./basics.js";
+import { MarkedText, Name, NameBesideTitle } from "./basics.js";
 
 export function FoundNotes({ found, hasResource }) {
   return html`<ol class="results" aria-label="Lines of notes found">
     ${found.notes.map((note) => html`<li class="card result" key=${`${note.resource} ${note.thread} ${note.entry} ${note.number}`}>
       <p class="result-head"><a href=${linkToNote(note)}><${NameOfLog} note=${note} /></a>
+        ${note.thread !== null && html`<${NameBesideTitle} line=${note} />`}
         ${hasResource && note.thread !== null && note.resource !== note.thread && html`<span class="muted">of${" "}
           <a href=${linkTo("resource", note.tenant, note.resource)}><${Name} text=${note.resource} length=${60} /></a></span>`}
         ${note.range && html`<span class="muted">made from <code><${Name} text=${note.range.slice(1, -1)} length=${60} /></code></span>`}
@@ -19,7 +20,7 @@ export function FoundNotes({ found, hasResource }) {
 }
 
 function NameOfLog({ note }) {
-  if (note.thread !== null) return html`<${Name} text=${note.thread} length=${80} />`;
+  if (note.thread !== null) return html`<${Name} text=${titleOf(note)} length=${80} />`;
   return html`Shared notes of <${Name} text=${note.resource} length=${80} />`;
 }
 

@@ -1,8 +1,7 @@
-// The saving and what it consists of; the tokens of each day.
-import { commonDigits, formatCount, formatMoney, formatShare, formatShort } from "../format.js";
-import { dayStart, hasCosts, promptTokens, readTokens } from "../ledger.js";
+// The saving and what it consists of.
+import { formatCount, formatMoney, formatShare, formatShort } from "../format.js";
+import { hasCosts, readTokens } from "../ledger.js";
 import { Notice } from "./basics.js";
-import { DayChart } from "./chart.js";
 import { html } from "../view.js";
 
 export function Savings({ ledger }) {
@@ -10,7 +9,7 @@ export function Savings({ ledger }) {
   return html`<section class="savings" aria-label="What memory saves">
     ${hasCosts(ledger) ? html`<${Money} ledger=${ledger} />` : html`<${Tokens} tokens=${tokens} />`}
     <dl class="tiles">
-      <${Tile} name="Turns" value=${formatCount(ledger.turns)} about="requests with memory" />
+      <${Tile} name="Turns" value=${formatCount(ledger.turns)} about="requests and their look-ups" />
       <${Tile} name="Tokens a turn" value=${formatShort(tokens.sent / Math.max(1, ledger.turns))}
         about=${`instead of ${formatShort(tokens.without / Math.max(1, ledger.turns))}`} />
       <${Tile} name="From the prompt cache" value=${formatShare(tokens.cachedShare)} about="of the tokens sent" />
@@ -30,15 +29,14 @@ function Money({ ledger }) {
   const { saving } = ledger;
   const isLoss = saving.net < 0;
   const isMemoryPriced = ledger.priced || saving.memory_cost > 0; // a dash: no price is known
-  const digits = commonDigits([saving.net, saving.baseline, saving.cost, saving.memory_cost]);
   return html`<div class="card hero">
     <p class="hero-main"><span class="muted">${isLoss ? "Memory cost more than it saved" : saving.net === 0 ? "Memory has saved nothing yet" : "Saved by memory"}</span>
-      <span class=${`hero-figure ${isLoss ? "loss" : saving.net > 0 ? "gain" : ""}`}>${formatMoney(saving.net, digits)}</span>
+      <span class=${`hero-figure ${isLoss ? "loss" : saving.net > 0 ? "gain" : ""}`}>${formatMoney(saving.net)}</span>
       <span class="muted">${saving.baseline > 0 && `${formatShare(Math.abs(saving.net) / saving.baseline)} ${isLoss ? "more than" : "of"} the cost without it`}</span></p>
     <dl class="sum">
-      <div><dt>Without memory</dt><dd>${formatMoney(saving.baseline, digits)}</dd></div>
-      <div><dt><span aria-hidden="true">− </span>With memory</dt><dd>${formatMoney(saving.cost, digits)}</dd></div>
-      <div><dt><span aria-hidden="true">− </span>Memory's own calls</dt><dd>${isMemoryPriced ? formatMoney(saving.memory_cost, digits) : "–"}</dd></div>
+      <div><dt>Without memory</dt><dd>${formatMoney(saving.baseline)}</dd></div>
+      <div><dt><span aria-hidden="true">− </span>Paid</dt><dd>${formatMoney(saving.cost)}</dd></div>
+      <div><dt><span aria-hidden="true">− </span>Memory's own calls</dt><dd>${isMemoryPriced ? formatMoney(saving.memory_cost) : "–"}</dd></div>
     </dl>
   </div>`;
 }
@@ -51,7 +49,7 @@ function Tokens({ tokens }) {
       <span class="muted">memory's own calls included</span></p>
     <dl class="sum">
       <div><dt>Without memory</dt><dd>${formatCount(tokens.without)}</dd></div>
-      <div><dt><span aria-hidden="true">− </span>With memory</dt><dd>${formatCount(tokens.sent)}</dd></div>
+      <div><dt><span aria-hidden="true">− </span>Sent</dt><dd>${formatCount(tokens.sent)}</dd></div>
       <div><dt><span aria-hidden="true">− </span>Memory's own calls</dt><dd>${formatCount(tokens.memory)}</dd></div>
     </dl>
   </div>`;
@@ -64,33 +62,10 @@ function Remarks({ ledger }) {
       whole conversation would have cost ${formatMoney(whole.baseline)}, this cost${" "}
       ${formatMoney(whole.cost + whole.memory_cost)}. It is no saving: they never paid for their
       history.<//>`}
-    ${hasCosts(ledger) && html`<p class="hint">Costs are at list prices.</p>`}
-    ${!ledger.priced && html`<p class="hint">${hasCosts(ledger)
-      ? "Of some models no list price is known: their tokens count here, their costs do not."
-      : "No list price of these models is known, so tokens stand here instead of costs."}</p>`}
-    ${ledger.estimated > 0 && html`<p class="hint">${formatCount(ledger.estimated)} calls reported no
-      tokens; they are counted by the proxy.</p>`}`;
-}
-
-const SERIES = [
-  { name: "Sent", kind: "observed" },
-  { name: "Saved by memory", kind: "rules" },
-  { name: "More than without memory", kind: "failed" },
-];
-
-// Each bar is what was sent; what memory saved stands on it, and what it added is marked as a loss.
-export function TokensByDay({ days }) {
-  const columns = days.map(({ day, ledger }) => {
-    const [without, sent] = [promptTokens(ledger.baseline_tokens), promptTokens(ledger.tokens)];
-    return {
-      at: dayStart(day),
-      parts: [Math.min(sent, without), Math.max(0, without - sent), Math.max(0, sent - without)],
-      values: [without, sent, sent - without],
-    };
-  });
-  const hasLoss = columns.some(({ parts }) => parts[2] > 0);
-  return html`<section class="card" aria-label="Prompt tokens by day">
-    <${DayChart} label="Prompt tokens by day" days=${columns} series=${hasLoss ? SERIES : SERIES.slice(0, 2)}
-      columns=${["Without memory", "Sent", "Difference"]} />
-  </section>`;
+    <p class="hint">${hasCosts(ledger) && "Costs are at list prices. "}
+      ${!ledger.priced && (hasCosts(ledger)
+        ? "Of some models no list price is known: their tokens count here, their costs do not. "
+        : "No list price of these models is known, so tokens stand here instead of costs. ")}
+      ${ledger.estimated > 0 && html`${formatCount(ledger.estimated)} calls reported no tokens; they are
+        counted by the proxy.`}</p>`;
 }

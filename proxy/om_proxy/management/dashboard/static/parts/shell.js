@@ -1,14 +1,17 @@
 // The frame around every page: the name, the pages, and who is signed in.
-import { hasCredential, keepCredential } from "../session.js";
+import { signOut } from "../api.js";
+import { isSignedIn } from "../session.js";
 import { html, useEffect, useRef } from "../view.js";
 
 export function Shell({ pages, page, who, signIn, children }) {
   const current = page.under ?? page.step;
+  const nav = useRef(null);
+  useEffect(() => showCurrent(nav.current), [current]);
   return html`<div class="shell">
     <a class="skip" href="#content" onClick=${skipToContent}>Skip to content</a>
     <header class="side">
       <a class="brand" href="#/"><span class="brand-mark" aria-hidden="true"></span>om-proxy</a>
-      <nav aria-label="Pages">
+      <nav aria-label="Pages" ref=${nav}>
         ${pages.map(
           ({ step, name }) => html`<a href=${`#/${step}`}
             aria-current=${step === current ? "page" : undefined}>${name}</a>`,
@@ -20,13 +23,19 @@ export function Shell({ pages, page, who, signIn, children }) {
   </div>`;
 }
 
+// A narrow screen does not show all pages at once.
+function showCurrent(nav) {
+  const link = nav.querySelector("[aria-current]");
+  if (link) nav.scrollLeft = link.offsetLeft - nav.offsetLeft - (nav.clientWidth - link.offsetWidth) / 2;
+}
+
 function skipToContent(event) {
   event.preventDefault(); // the address names the page, not a place on it
   document.getElementById("content").focus();
 }
 
 function Account({ who, signIn }) {
-  if (!hasCredential()) {
+  if (!isSignedIn(who)) {
     return html`<div class="account">
       <span class="muted">Threads without a key</span>
       <button class="quiet" onClick=${signIn}>Sign in</button>
@@ -34,7 +43,7 @@ function Account({ who, signIn }) {
   }
   return html`<div class="account">
     <span class="muted">${who.isAdmin ? "All threads" : "Threads of your key"}</span>
-    <button class="quiet" onClick=${() => keepCredential(null, false)}>Sign out</button>
+    <button class="quiet" onClick=${signOut}>Sign out</button>
   </div>`;
 }
 

@@ -46,8 +46,8 @@ export function NewestTiers({ lines }) {
   return html`<section class="card tiers" aria-label="What memory holds">
     <h2>What memory holds</h2>
     <p class="muted small">${lines.length === 1
-      ? "What the next prompt of your thread is made of."
-      : `What the next prompts of your ${countOf(lines.length, "newest thread")} are made of.`}</p>
+      ? "The messages and notes of your thread."
+      : `The messages and notes of your ${countOf(lines.length, "newest thread")}.`}</p>
     <${TierShares} tiers=${tiers} label="What memory holds" />
   </section>`;
 }

@@ -1,6 +1,6 @@
 // Threads whose memory fails: by cause, with what to do.
 import { useAnswer } from "../data.js";
-import { countOf } from "../format.js";
+import { countOf, titleOf } from "../format.js";
 import { explainCause, groupByCause } from "../causes.js";
 import { linkToThread } from "../route.js";
 import { Badge, Name, Sentence } from "./basics.js";
@@ -37,7 +37,7 @@ function CauseLine({ cause, threads }) {
       <span> Then let ${parked === 1 ? "the thread" : "the threads"} that memory has given up try again:
         on ${parked === 1 ? "its" : "each one's"} page, or all by <code>om-proxy doctor --revive</code>.</span>`}</p>
     <p class="row small">${threads.slice(0, NAMED_THREADS).map(
-      (thread) => html`<span class="row"><a href=${linkToThread(thread)}><${Name} text=${thread.title || thread.thread} length=${60} /></a>
+      (thread) => html`<span class="row"><a href=${linkToThread(thread)}><${Name} text=${titleOf(thread)} length=${60} /></a>
         ${thread.parked
           ? html`<${Badge} kind="bad">given up<//>`
           : html`<span class="muted">failed ${thread.failures}×</span>`}</span>`,

@@ -1,5 +1,5 @@
 // What a thread cost: the prompts, what they would have been without memory, and memory's own calls.
-import { commonDigits, countOf, formatCount, formatMoney, formatShare, formatSigned } from "../format.js";
+import { countOf, formatCount, formatMoney, formatShare, formatSigned } from "../format.js";
 import { hasCosts, readTokens } from "../ledger.js";
 import { Notice } from "../parts/basics.js";
 import { html } from "../view.js";
@@ -19,7 +19,7 @@ export function ThreadLedger({ ledger, scope }) {
         <${Row} name="Without memory" about="the prompts as they would have been" of="baseline" tokens=${tokens} costs=${costs} />
         <${Row} name="Paid" about=${`for ${countOf(ledger.turns, "turn")}`} of="cost" sign="−" tokens=${tokens} costs=${costs} />
         <${Row} name="Memory's own calls" about=${countOf(ledger.memory_calls, "call")} of="memory_cost" sign="−" tokens=${tokens} costs=${costs} />
-        <${Row} name=${(costs ?? tokens).net < 0 ? "Net loss" : "Net saving"} of="net" tokens=${tokens} costs=${costs} isSum />
+        <${Row} name=${(costs ?? tokens).net < 0 ? "Lost" : "Saved"} of="net" tokens=${tokens} costs=${costs} isSum />
       </tbody></table></div>
     <${Remarks} ledger=${ledger} isPriced=${isPriced} scope=${scope} />
   </details>`;
@@ -40,11 +40,10 @@ function Headline({ tokens, costs }) {
 
 function Row({ name, about, of, sign = "", tokens, costs, isSum = false }) {
   const mark = sign && html`<span aria-hidden="true">${sign}</span>`;
-  const digits = costs && commonDigits(Object.values(costs));
   return html`<tr class=${isSum ? "sum-row" : ""}>
     <th scope="row">${name} ${about && html`<span class="muted small">${about}</span>`}</th>
     <td class="end number">${mark}${formatSigned(tokens[of])}</td>
-    ${costs && html`<td class="end number">${mark}${formatMoney(costs[of], digits)}</td>`}</tr>`;
+    ${costs && html`<td class="end number">${mark}${formatMoney(costs[of])}</td>`}</tr>`;
 }
 
 function Remarks({ ledger, isPriced, scope }) {

@@ -9,11 +9,11 @@ const PARTS = {
   instructions: ["Your client's instructions", "client"],
   notes: ["How to read the notes", "rules"],
   pins: ["Pinned notes", "pinned"],
-  observations: ["Notes", "observed"],
+  observations: ["Notes in the prompt", "observed"],
   others: ["Other conversations", "reflected"],
   hints: ["Current task", "buffered"],
   hint: ["How to go on", "buffered"],
-  tail: ["Messages word for word", "raw"],
+  tail: ["Messages in the prompt", "raw"],
 };
 const SHOWN_MESSAGES = 60; // of the tail at first: the newest
 
@@ -38,6 +38,9 @@ const NOT_OFFERED = {
   functions: "the request uses the older functions",
   name: "the client has tools of both of its names",
   refused: "the model server refused it lately",
+  json: "the reply must be JSON",
+  unsure: "nobody knows whether this model calls tools",
+  api: "the thread's API has no form for it",
 };
 
 function LookUps({ word, tool }) {
