@@ -9,7 +9,7 @@ import socket
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.agents.models import encodings
 from om_proxy.app import app as app_module
 from om_proxy.app.app import App, create_app
@@ -182,7 +183,7 @@ async def test_external_work_is_a_worker_s(
             f"""
             background: {{external: true}}
             storage: {{url: "sqlite:///{tmp_path}/om.db"}}
-            telemetry: {{log: "off", webhooks: [{{url: "http://127.0.0.1:9/", secret: of-16-characters}}]}}
+            telemetry: {{log: "off", webhooks: [{{url: "http://127.0.0.1:9/", secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}}]}}
             """
         ),
         is_worker=is_worker,
@@ -254,6 +255,28 @@ async def test_ready_without_anything_to_count(
     async with run_with_scripted_models(tmp_path, "enabled: false") as run:
         assert (await run.http.get(f"{run.base}/readyz")).json() == {"status": "ok"}
         assert ranks.asked == 0
+
+
+async def test_ready_when_the_first_search_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The embedding model loads before it is ready, and one that cannot be loaded keeps nobody."""
+    asked: list[Sequence[str]] = []
+    may_go_on = asyncio.Event()
+
+    async def warm_up(self: EmbeddingModels, models: Sequence[str]) -> None:
+        asked.append(models)
+        await may_go_on.wait()
+        raise MemoryError
+
+    monkeypatch.setattr(EmbeddingModels, "warm_up", warm_up)
+    vectors = "retrieval: {vector: true, embedding_model: 'local:/no/model.onnx'}"
+    async with run_with_scripted_models(tmp_path, vectors) as run:
+        await until(lambda: bool(asked))
+        assert (await run.http.get(f"{run.base}/readyz")).status_code == 503
+        may_go_on.set()
+        assert await read_readiness(run) == {"status": "ok"}
+    assert asked == [("local:/no/model.onnx",)]
 
 
 async def test_ready_though_ranks_cannot_be_loaded(

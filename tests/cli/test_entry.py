@@ -124,9 +124,26 @@ def test_every_command_can_be_run() -> None:
 
 
 def test_the_first_screen_is_short(capsys: pytest.CaptureFixture[str]) -> None:
-    """A person can hold its commands: twenty at most, in groups."""
+    """A person can hold its commands: 22 at most, in groups."""
     assert main([]) == 0
     names = re.findall(r"^  ([a-z]+)  +\w", capsys.readouterr().out, flags=re.M)
     assert names == [row.name for group in GROUPS for row in group.commands]
-    assert len(names) <= 20
+    assert len(names) <= 22
     assert max(len(group.commands) for group in GROUPS) <= 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["thraeds"], "threads or"),
+        (["store", "bakup"], "backup?"),
+        (["threads", "--jsn"], "--json"),
+        (["check", "--mdel=x"], "--model or"),
+    ],
+)
+def test_a_misspelt_word_is_asked_about(
+    arguments: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert f"; did you mean {meant}" in capsys.readouterr().err

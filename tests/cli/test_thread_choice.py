@@ -90,3 +90,30 @@ async def test_many_threads_of_one_name_are_not_all_listed(tmp_path: Path) -> No
     assert str(several.value).endswith("\n  …")
     assert len(str(several.value).splitlines()) == MAX_LISTED_THREADS + 2
     await store.close()
+
+
+async def test_a_name_may_be_cut_short(tmp_path: Path) -> None:
+    """As long as one thread is meant. With --yes nobody looks at what was found."""
+    keys = [Key("5f" * 32, "r", "kitchen-1"), Key("acme", "r", "kit"), Key("acme", "r", "van")]
+    store = await open_with(tmp_path, *keys)
+    assert await find_thread(store, name("kitchen")) == keys[0]
+    assert await find_thread(store, name("kit")) == keys[1]
+    assert await find_thread(store, name("ki", tenant="5f5f")) == keys[0]
+    with pytest.raises(UsageError, match="several threads begin so"):
+        await find_thread(store, name("ki"))
+    with pytest.raises(NotFound, match=r"thread kitchne-1 in this store; did you mean kitchen-1"):
+        await find_thread(store, name("kitchne-1"))
+    with pytest.raises(NotFound):
+        await find_thread(store, Namespace(**vars(name("kitchen")), yes=True))
+    with pytest.raises(NotFound, match="the store has 5f5f5f5f, acme"):
+        await find_thread(store, Namespace(**vars(name("van", tenant="ac")), yes=True))
+    await store.close()
+
+
+async def test_a_tenant_may_be_cut_short(tmp_path: Path) -> None:
+    store = await open_with(tmp_path, *(Key(one, "r", "t") for one in ("ab" * 32, "abc", "abd")))
+    assert await choose_tenant(store, "abab") == "ab" * 32
+    assert await choose_tenant(store, "abc") == "abc"
+    with pytest.raises(UsageError, match="several tenants begin with ab: ab"):
+        await choose_tenant(store, "ab")
+    await store.close()

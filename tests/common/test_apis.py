@@ -32,6 +32,8 @@ OTHER = (b"accept", b"anthropic-version")
         (b"/v1/v1/messages", "chat", "messages"),
         (b"/v1/Messages", "chat", "messages"),
         (b"/v1/embeddings", "chat", "messages"),
+        (b"/api/hello", "messages", "messages"),
+        (b"/api/other", "chat", "messages"),
         (b"/v1", "chat", "messages"),
         (b"/", "chat", "messages"),
         (b"*", "chat", "messages"),

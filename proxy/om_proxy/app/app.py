@@ -55,6 +55,7 @@ from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import PreparedTurn
+from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.look_ups import LookUps
@@ -104,8 +105,10 @@ class App:
         model_timeout_s: float | None = None,
         figures_folder: Path | None = None,
         is_worker: bool = False,
+        sign_in: SignIn | None = None,
     ) -> None:
         self._watched = watched
+        self._sign_in = sign_in
         self._is_worker = is_worker
         self._machine_clock = clock
         self._clock = clock  # the store's, once it is open
@@ -183,7 +186,9 @@ class App:
         self._embedding_models = EmbeddingModels(self._litellm)
         self._compose_memory(settings, secret, budget)
         self._warm_up = (
-            asyncio.create_task(_warm_up(self._token_counter))
+            asyncio.create_task(
+                _warm_up(self._token_counter, self._embedding_models, settings.embedding_models)
+            )
             if can_have_memory(settings)
             else None
         )
@@ -367,6 +372,7 @@ class App:
                 ledger_writer,
                 offers,
                 vectors,
+                self._sign_in,
             )
             return Management(services, self.work_queues, self.admission)
 
@@ -525,15 +531,21 @@ class App:
         await responses.send_json(send, 200, ABOUT_WORKER if self._is_worker else ABOUT_PAGE)
 
 
-async def _warm_up(token_counter: TokenCounter) -> None:
+async def _warm_up(
+    token_counter: TokenCounter, models: EmbeddingModels, embedding_models: Sequence[str]
+) -> None:
     """Load what the first requests with memory would wait for: token ranks, then list prices, then
-    the patterns of escaping."""
+    the patterns of escaping, then the models of semantic searches, whose queries wait 2 s at most."""
     await token_counter.warm_up()
     try:
         await asyncio.to_thread(find_token_prices, "")
     except Exception as exc:  # each turn tries again, and reports the failure
         logger.warning("prices.unloaded", error=type(exc).__name__)
     await asyncio.to_thread(escape, "")
+    try:
+        await models.warm_up(embedding_models)
+    except Exception as exc:  # each search tries again, and goes by words until then
+        logger.warning("vectors.failed", error=type(exc).__name__, work="warm-up")
 
 
 def can_have_memory(settings: Settings) -> bool:
@@ -558,11 +570,12 @@ def create_app(
     model_timeout_s: float | None = None,
     figures_folder: Path | None = None,
     is_worker: bool = False,
+    sign_in: SignIn | None = None,
 ) -> App:
     """Create the app for these settings. `clock` returns unix seconds; it dates messages and
     prompts. `model_timeout_s`: how long a memory model may take. `figures_folder`: where the
     workers of one server share their figures. `is_worker`: it does the background work and serves
-    nothing but its own pages (`om-proxy worker`)."""
+    nothing but its own pages (`om-proxy worker`). `sign_in`: whose link is printed."""
     watched = settings if isinstance(settings, WatchedSettings) else WatchedSettings(settings)
     return App(
         watched,
@@ -570,4 +583,5 @@ def create_app(
         model_timeout_s=model_timeout_s,
         figures_folder=figures_folder,
         is_worker=is_worker,
+        sign_in=sign_in,
     )

@@ -26,8 +26,10 @@ from om_proxy.engine.turns.preview import ContextPreviewer
 from om_proxy.management.api.access import KnownTenants
 from om_proxy.management.api.admin_api import AdminApi
 from om_proxy.management.api.services import AdminServices
+from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.management.dashboard.pages import is_dashboard_path, send_dashboard
+from om_proxy.management.dashboard.sessions import SESSION_PATH, send_session
 from om_proxy.management.ledger_reader import LedgerReader
 from om_proxy.management.mcp.route import MCP_PATH, McpRoute
 from om_proxy.management.memory_export import MemoryExporter
@@ -41,6 +43,7 @@ from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.admission import Admission, BufferedBodyPermit
 from om_proxy.wire.server.capacity.work_queues import WorkQueues
+from om_proxy.wire.server.request_body import ClientDisconnected
 
 
 class Management:
@@ -53,9 +56,16 @@ class Management:
         self._admission = admission
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, config: EdgeConfig) -> None:
-        if is_dashboard_path(scope["raw_path"]):
+        is_session = scope["raw_path"] == SESSION_PATH
+        if is_session or is_dashboard_path(scope["raw_path"]):
             try:
-                await send_dashboard(scope, send, config)
+                if is_session:
+                    sign_in, private = self.services.sign_in, responses.keep_private(send)
+                    await send_session(scope, receive, private, config, sign_in)
+                else:
+                    await send_dashboard(scope, send, config)
+            except ClientDisconnected:
+                return
             except OmError as exc:
                 await responses.send_error(send, exc)
             return
@@ -76,6 +86,7 @@ def create_admin_services(
     ledger_writer: LedgerWriter | None = None,
     offers: RecallOffers | None = None,
     vectors: MessageVectors | None = None,
+    sign_in: SignIn | None = None,
 ) -> AdminServices:
     """Create the performers that people reach by the admin API and by the command. `secret`: the
     store's own. `committer`: the one that stores turns in this process. `ledger_writer`: of a process
@@ -107,4 +118,5 @@ def create_admin_services(
         offers or RecallOffers(offered_threads=OfferedThreads(memories.store)),
         KnownTenants(memories.store),
         memories.facts,
+        sign_in,
     )

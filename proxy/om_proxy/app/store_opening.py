@@ -21,6 +21,7 @@ from om_proxy.common.errors import (
     WrongKeyStore,
     WrongMasterKey,
 )
+from om_proxy.common.extras import render_install_command
 from om_proxy.settings.config import StorageSettings
 from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.key_sources import load_master_keys
@@ -159,8 +160,7 @@ def _require_driver(setting: str, database: str, package: str, extra: str) -> It
         if (exc.name or "").partition(".")[0] != package:
             raise
         raise ConfigError(
-            f"{setting}: {database} needs its driver: "
-            f"pip install 'observational-memory-proxy[{extra}]'"
+            f"{setting}: {database} needs its driver: {render_install_command(extra)}"
         ) from exc
 
 

@@ -10,14 +10,15 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
 
 import msgspec
-from msgspec import Struct
 
 from om_proxy.cli.visible_text import escape_json, escape_line, escape_text
 from om_proxy.common.errors import UsageError
 from om_proxy.memory.dates import read_time
 
+MAX_UNBROKEN_CHARS = 16  # of a cell: a date with its time
 MIN_TABLE_COLUMNS = 72  # the longest key takes 50 of them
 # `listens on: …`, `memory.enabled = true  (default)`, `  - …` and the lines below such an item
 _ROW_PATTERN = re.compile(
@@ -25,14 +26,29 @@ _ROW_PATTERN = re.compile(
     r"(?P<text>.*?)(?P<origin>  \([^()]*\))?"
 )
 
+MICRODOLLARS_PER_DOLLAR = 1_000_000
 
-def print_json(answer: Struct, *, one_line: bool = False) -> None:
-    """Print the JSON that the admin API answers; on a terminal, with a line for each member unless
-    it must be one."""
-    encoded = msgspec.json.encode(answer)
+
+def print_json(answer: object, *, one_line: bool = False) -> None:
+    """Print the JSON that the admin API answers, or a command's own result; on a terminal, with a
+    line for each member unless it must be one."""
+    encoded = msgspec.json.encode(_name_members(answer))
     if sys.stdout.isatty() and not one_line:
         encoded = msgspec.json.format(encoded, indent=2)
     print(escape_json(encoded.decode()))
+
+
+def _name_members(value: object) -> object:
+    """Return named tuples and dataclasses as objects of JSON, with the names of their members."""
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: _name_members(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_name_members(member) for member in value]
+    return value
 
 
 def print_report(lines: Sequence[str]) -> None:
@@ -75,12 +91,19 @@ def print_fields(fields: Iterable[tuple[str, str]]) -> None:
     print_report([f"{name}: {escape_line(value)}" for name, value in fields])
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with a heading on a terminal, and lines of cells between tabs elsewhere. A
-    table without columns goes on from the one before it."""
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, as_json: bool = False
+) -> None:
+    """Print a table with a heading: in columns on a terminal, with tabs between the cells elsewhere. A
+    table without columns goes on from the one before it. On a terminal, short cells such as dates
+    are never broken, and long ones fold. `as_json`: print a list with an object for each row."""
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+        return
     lines = [[escape_line(cell) for cell in row] for row in rows]
     if not sys.stdout.isatty():
-        print("".join("\t".join(line) + "\n" for line in lines), end="")
+        headed = [columns, *lines] if columns and lines else lines
+        print("".join("\t".join(line) + "\n" for line in headed), end="")
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
     from rich.table import Table  # noqa: PLC0415 - as above: only a terminal needs it
@@ -93,8 +116,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         padding=(0, 2, 0, 0),
         show_header=bool(columns),
     )
-    for name in columns:
-        table.add_column(name, overflow="fold")
+    for index, name in enumerate(columns):
+        widest = max((len(line[index]) for line in lines), default=0)
+        table.add_column(name, overflow="fold", no_wrap=widest <= MAX_UNBROKEN_CHARS)
     for line in lines:
         table.add_row(*map(Text, line))  # text is never read as markup
     Console().print(table)
@@ -155,6 +179,13 @@ def render_time(at: float | None) -> str:
 def render_count(number: int, singular: str, plural: str | None = None) -> str:
     """Return `1 message`, `1 234 messages`."""
     return f"{render_number(number)} {singular if number == 1 else plural or f'{singular}s'}"
+
+
+def render_money(microdollars: int) -> str:
+    """Return dollars with two decimals, with four below a cent; a loss is negative."""
+    sign = "-" if microdollars < 0 else ""
+    dollars = abs(microdollars) / MICRODOLLARS_PER_DOLLAR
+    return f"{sign}${dollars:,.{4 if 0 < dollars < 0.01 else 2}f}"
 
 
 def render_number(number: int) -> str:

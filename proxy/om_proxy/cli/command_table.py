@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from om_proxy.cli.completion import complete_path
+from om_proxy.cli.completion import complete_path, complete_tenant
 from om_proxy.cli.options import (
     ABOUT_NOTE,
     ABOUT_THREAD,
@@ -26,10 +26,14 @@ from om_proxy.cli.options import (
     Family,
     Group,
     OneOf,
+    Option,
     flag,
     limit_option,
     option,
+    read_age,
+    read_count,
     read_day,
+    read_sample,
     read_seconds,
     resource_option,
     thread_option,
@@ -41,6 +45,7 @@ SERVER_OPTIONS = (
     option("--host", "the address to listen on, in place of server.host"),
     option("--port", "the port to listen on, in place of server.port; 0 takes a free one"),
 )
+JSON_RESULT = flag("--json", "print the result as JSON")
 METHODS = ("GET", "POST", "PATCH", "DELETE")
 PIN_ID = option("ID", "the pinned note, as `om-proxy notes pins` shows it", type=int)
 PLACE_HELP = "a URL as in storage.url, an SQLite file, or a configuration file (.yaml)"
@@ -64,12 +69,18 @@ RUNNING_COMMANDS = (
         option("--model", "the actor's model, as the client names it"),
         option("--resource", "the resource, as the client names it"),
         flag("--all", "also print every setting and where it comes from"),
-    )),
+        flag("--json", "print every setting and the warnings as JSON"),
+        ),
+        "Show the settings in force for a model, and what needs attention. No store is opened and no model server "
+        "asked: `om-proxy doctor` does both.",
+    ),
     Command("init", "write an annotated configuration file for you to edit", "init.run", (
         option("[PATH]", "the file to write (default: %(default)s)", default="config/om-proxy.yaml"),
     )),
     Command("doctor", "find what does not work: settings, servers, credentials, store, failing threads", "doctor.run", (
         CONFIG,
+        option("[CLIENT]", "say what this client needs instead, by the name of its page in docs/clients, and what "
+               "a running server has counted"),
         TENANT,
         RESOURCE,
         flag("--json", "print the findings as JSON"),
@@ -84,7 +95,7 @@ RUNNING_COMMANDS = (
     ),
     Command("demo", "play a long conversation with and without memory: no key, no network", "demo.run", (
         flag("--show-prompt", "print the last prompt, as it went upstream"),
-        option("--pace SECONDS", "wait this long after each turn, so that you can read along", type=float, default=0.0),
+        option("--pace SECONDS", "wait this long after each question, so that you can read along", type=float, default=0.0),
         OneOf((
             option("--keep FOLDER", "keep the memory of the conversation (in om-proxy-demo), and show it in the dashboard "
                    "until Ctrl-C; played already, it is only shown", nargs="?", const=Path("om-proxy-demo"), type=Path),
@@ -131,7 +142,7 @@ READING_COMMANDS = (
         TENANT,
         resource_option("only this resource"),
         JSON,
-        option("WORDS", "the words to look for", dest="q"),
+        option("WORD", "the words to look for", dest="words", nargs="+"),
         thread_option("--thread THREAD", "only this thread, as the client names it"),
         option("--in", "what to search (default: %(default)s)",
                dest="searched", choices=("messages", "notes"), default="messages"),
@@ -189,17 +200,29 @@ MOVING_COMMANDS = (
         "Write everything stored of a thread, of a resource (--resource without THREAD), or of a tenant. Without --output "
         "it is written to standard output.",
     ),
-    Command("import", "read an export into the store", "import_.run", (
+    Command("import", "read an export into the store, or conversations of another program", "import_.run", (
         CONFIG,
-        option("FILE", "what om-proxy export has written"),
+        option("FILE", "what om-proxy export has written; with --from, one or more histories of the program", nargs="+"),
+        option("--from PROGRAM", "the program whose history it is: chatgpt, claude-ai, open-webui, librechat, opencode, "
+               "openai-jsonl or another one that an error names", dest="program"),
+        option("--resource", "with --from: whose conversations these are, as X-OM-Resource would name them"),
+        option("--tenant", "with --from: whose memory; needed if the store has several tenants", complete_tenant),
+        option("--since DAY", "with --from: only conversations that went on at that day or later, in UTC", type=read_day),
+        option("--notes", "with --from: let each thread's next request have notes made, or have them made now "
+               "(default: %(default)s)", choices=("later", "now"), default="later"),
+        flag("--yes", "with --notes now: do not ask before a model is asked"),
         option("--tenant-map OLD=NEW", "import the threads of the tenant OLD under the tenant NEW; may be repeated",
                action="append", default=[]),
         flag("--skip-existing", "leave threads that the store has as they are there, and import the others"),
         flag("--dry-run", "check everything, and write nothing"),
+        JSON_RESULT,
         ),
         "Read an export into the store that the configuration names. Every line is checked before anything is written. "
         "One thread is written at once or not at all; run the command again if it was interrupted. A thread that the store "
         "has in another state stops it before it writes anything.",
+        "With --from, each conversation becomes a thread of its own name, with the times of its messages. No model is asked "
+        "unless --notes is now. A client that goes on with a conversation goes on with the thread; what is imported again is "
+        "the same. Exit status 5: a thread holds another conversation; the others were imported.",
     ),
 )
 
@@ -278,6 +301,7 @@ STORE_COMMANDS = (
         option("TO", f"{PLACE_HELP}; a missing store is made", dest="target"),
         flag("--update", "replace threads that TO has in another state by those of FROM"),
         flag("--verify", "read everything again, and compare every field"),
+        JSON_RESULT,
         ),
         "Copy all threads, sums and records of the store FROM into the store TO, with its secret. TO must be empty, or an "
         "earlier copy: what it has already is left alone, so an interrupted copy goes on when it is run again. Servers of "
@@ -287,6 +311,7 @@ STORE_COMMANDS = (
     Command("verify", "look whether everything stored fits together", "verify.run", (
         CONFIG,
         flag("--repair", "compute anew what can be, one thread at a time; such a thread loses its events"),
+        JSON_RESULT,
         ),
         "Look whether the chains, parents, counts and notes of every thread fit together. Exit status 1 if something does "
         "not.",
@@ -298,6 +323,7 @@ STORE_COMMANDS = (
             flag("--rebuild", "index everything anew, batch by batch; searches find it meanwhile"),
             flag("--drop", "remove the index; with memory.retrieval a server indexes again"),
         )),
+        flag("--json", "with --check: print what was found as JSON"),
         ),
         "Index the original messages that are to be searched, as the server does in quiet times: those of threads with "
         "memory.retrieval. A server may run at the same time.",
@@ -349,6 +375,45 @@ STORE_COMMANDS = (
     ),
 )
 
+RUN_FOLDER = option("RUN", "the folder of the run", dest="run_folder", type=Path)
+DATA = option("--data FILE", "the benchmark's file, where it stands now", type=Path)
+BUDGET = option("--budget DOLLARS", "stop before the run could cost more", type=float)
+EVALUATION_OPTIONS = (
+    option("BENCHMARK", "which one", choices=("longmemeval-s", "locomo")),
+    option("--data FILE", "its file (`om-proxy eval data`)", type=Path, required=True),
+    option("--actor MODEL", "the model that answers: NAME@URL, a name of OpenAI's or of litellm's, or script:gold", required=True),
+    option("--memory-model MODEL", "the model that writes notes, in the same form, or script:notes", required=True),
+    option("--judge MODEL", "the model that reads the replies, in the same form, or script:judge", required=True),
+    option("--systems NAMES", "om, full, none, oracle (default: %(default)s)", default="om,full,none,oracle"),
+    option("--sample N", "so many questions, chosen by hash; `all` of them (default: %(default)s)",
+           type=read_sample, default=60),
+    option("--cases N", "only questions of the first N cases", type=int),
+    option("--settings FILE", "a configuration file, for its rules of memory, over the benchmark's own"),
+    option("--price STEP=IN,OUT", "dollars of a million tokens, in place of the price list: actor=2.5,10; may be repeated",
+           action="append", default=[]),
+)
+EVALUATION_COMMANDS = (
+    Command("data", "say where each benchmark's file is had", "evaluate.print_sources", (JSON_RESULT,)),
+    Command("plan", "print the calls, tokens and dollars of a run, by step", "evaluate.plan", (
+        *EVALUATION_OPTIONS, JSON_RESULT,
+    )),
+    Command("run", "play a benchmark, and write a folder with every call", "evaluate.run", (
+        *EVALUATION_OPTIONS,
+        option("--out FOLDER", "a new folder (default: %(default)s)", type=Path, default=Path("om-proxy-eval")),
+        BUDGET,
+        YES,
+        ),
+        "Play the sessions of a benchmark through the proxy at their dates, ask every question of every system, and have "
+        "one judge read the replies. Every call of a model is logged with its answer and its price. Keys of models come "
+        "from OPENAI_API_KEY, or from the variables that litellm reads.",
+    ),
+    Command("resume", "go on with a run that was interrupted", "evaluate.resume", (RUN_FOLDER, DATA, BUDGET, YES)),
+    Command("report", "compute the report of a run again, and print it", "evaluate.report", (RUN_FOLDER, JSON_RESULT)),
+    Command("verify", "check every number of a run by its log", "evaluate.verify", (RUN_FOLDER, DATA),
+            "Compute every number of a run again from its log. With --data, play the run again with the log as its only "
+            "model: every prompt must be the same, byte for byte. The first difference is printed; exit status 1."),
+)
+
 GROUPS = (
     Group("run the proxy", RUNNING_COMMANDS),
     Group("look into memories", READING_COMMANDS),
@@ -362,11 +427,34 @@ GROUPS = (
             option("[PATH]", "the path below /om/v1, with its query: /threads/kitchen/messages?limit=5", complete_path),
             option("--data", "the body: JSON, or @FILE with it; `@-` reads standard input"),
             IF_VERSION,
+            flag("--json", "without METHOD: print the list of routes as JSON"),
             ),
             "Ask a route of the admin API, on the store that the configuration names, and print the JSON that it answers. "
             "A server needs not run. Without METHOD and PATH, list the routes.",
         ),
         Family("notes", "show, correct and make the notes of a thread", NOTES_COMMANDS),
+        Command("replay", "measure memory on your own conversations: no key, nothing leaves the machine", "replay.run", (
+            Option("path", {"metavar": "PATH", "nargs": "*", "help": "a file or folder, or `-` for standard input "
+                            "(default: the known places of coding agents)"}, complete_path),
+            option("--from NAME", "the program that wrote the files (default: found from their beginning)", dest="source"),
+            flag("--list", "list the conversations found, and play none"),
+            option("--since AGE", "only conversations whose last call is not older: <n>h or d", type=read_age),
+            option("--top N", "play so many, the largest first (default: %(default)s)", type=read_count, default=10),
+            option("--actor MODEL", "the model whose prices count (default: the recorded one, else gpt-4o)"),
+            option("--price PRICE", "dollars of a million tokens, for a model without a list price: in=3,out=15"),
+            option("--settings FILE", "a configuration file, for its rules of memory (default: the built-in ones)"),
+            option("--with-model MODEL", "a model that makes the notes: NAME@URL, or a name of OpenAI's or litellm's; asks before"),
+            option("--budget DOLLARS", "spend no more on the model", type=float),
+            option("--log FOLDER", "keep the model's calls there, and make none that stands there again"),
+            flag("--yes", "do not ask before the model is asked"),
+            JSON_RESULT,
+            flag("--no-titles", "show no title of a conversation"),
+            ),
+            "Play recorded conversations through the real proxy, each call at its time and answered by the recorded reply. "
+            "Print what they would have cost with memory and without. A script writes the notes, in the lengths that "
+            "memory models were measured to write.",
+        ),
+        Family("eval", "measure memory on public benchmarks, and check such a run", EVALUATION_COMMANDS),
         Family("store", "back up, check, move, index and erase a store", STORE_COMMANDS),
     )),
 )

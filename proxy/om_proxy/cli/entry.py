@@ -6,18 +6,19 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from inspect import iscoroutinefunction
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from om_proxy import __version__
 from om_proxy.cli.command_table import GROUPS
 from om_proxy.cli.completion import answer_shell, print_script
-from om_proxy.cli.exit_status import DONE, find_exit_status
-from om_proxy.cli.options import Command, Family, OneOf, Option
+from om_proxy.cli.exit_status import DONE, INTERRUPTED, find_exit_status
+from om_proxy.cli.options import Command, Family, Group, OneOf, Option
 from om_proxy.common.errors import OmError
 
 
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OmError as exc:
         print(f"om-proxy: {exc}", file=sys.stderr)
         return find_exit_status(exc)
+    except KeyboardInterrupt:
+        return INTERRUPTED
 
 
 def run_command(arguments: list[str]) -> int:
@@ -89,6 +92,8 @@ def discard_output() -> None:
     os.close(null_device)
 
 
+# `argument COMMAND: invalid choice: 'thread'`, `unrecognized arguments: --jsn`
+_UNKNOWN_PATTERN = re.compile(r"(?:COMMAND: invalid choice: '|unrecognized arguments: )([\w-]+)")
 COMPLETED_SHELLS = ("bash", "zsh", "fish")
 
 
@@ -98,9 +103,35 @@ class CommandList(Protocol):
     def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser: ...
 
 
+class Parser(argparse.ArgumentParser):
+    """A parser that asks what a misspelt command or option may mean."""
+
+    def error(self, message: str) -> NoReturn:
+        import difflib  # noqa: PLC0415 - needed for a wrong name only
+
+        if unknown := _UNKNOWN_PATTERN.search(message):
+            names = {*_list_names(GROUPS)}
+            if meant := difflib.get_close_matches(unknown[1], sorted(names), n=2):
+                message = f"{message}; did you mean {' or '.join(meant)}?"
+        super().error(message)
+
+
+def _list_names(groups: Iterable[Group | Family]) -> Iterator[str]:
+    """Yield the names of commands and of their options."""
+    for group in groups:
+        for row in group.commands:
+            yield row.name
+            if isinstance(row, Family):
+                yield from _list_names([row])
+                continue
+            for one in row.options:
+                choices = one if isinstance(one, OneOf) else (one,)
+                yield from (each.name for each in choices if each.name.startswith("--"))
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser. What it parses has `row`: the row of the command that is to run."""
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="om-proxy",
         usage="om-proxy COMMAND …",
         description="Observational memory for every LLM client, as a proxy.",

@@ -3,7 +3,7 @@
 The exit status is 0 on success; 1 if `doctor` finds something that does not work, a memory model
 fails, the demo fails, or you answer no; 2 if the arguments are wrong; 3 if the server cannot start, or the configuration
 or the store cannot be read; 4 if nothing has the given name; 5 if the name is taken, or the thread
-has changed since the given version.
+has changed since the given version; 6 if the budget is reached.
 """
 
 from om_proxy.common.errors import (
@@ -28,6 +28,7 @@ WRONG_USE = 2  # the arguments are wrong
 CANNOT_START = 3  # also: the configuration or the store cannot be read
 NOT_FOUND = 4  # nothing has the given name
 CONFLICT = 5  # the name is taken, or the thread has changed in the meantime
+BUDGET_REACHED = 6  # the next call of a model might cost more than is left
 NOTHING_TO_DO_CODES = frozenset(("om_nothing_to_undo", "om_nothing_to_observe"))
 INTERRUPTED = 130  # the convention of shells: 128 plus the number of SIGINT
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from om_proxy.cli.completion import (
@@ -15,6 +16,7 @@ from om_proxy.cli.completion import (
 
 MAX_LISTED = 1_000  # lines of one answer, as in the admin API
 MAX_WAIT_S = 86_400
+AGE_UNITS_S = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class Option(NamedTuple):
@@ -92,13 +94,14 @@ def limit_option(
 ) -> Option:
     """Return the option that says how many lines a list has."""
 
-    def read_limit(text: str) -> int:
-        if not text.isdecimal() or not 1 <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"must be 1 to {most}")
-        return int(text)
-
     help = f"how many to print, 1 to {most} (default: {default_help})"
-    return option("--limit N", help, type=read_limit, default=default)
+    return option("--limit N", help, type=partial(read_count, most=most), default=default)
+
+
+def read_count(text: str, most: int = MAX_LISTED) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= most:
+        raise argparse.ArgumentTypeError(f"must be 1 to {most}")
+    return int(text)
 
 
 def read_day(text: str) -> float:
@@ -107,6 +110,22 @@ def read_day(text: str) -> float:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
     except ValueError:
         raise argparse.ArgumentTypeError("must be a day, as in 2026-05-31") from None
+
+
+def read_sample(text: str) -> int | None:
+    """Read a number of questions; `all` is None."""
+    if text == "all":
+        return None
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError("must be a number of questions, or all")
+    return int(text)
+
+
+def read_age(text: str) -> float:
+    """Return the seconds of `<n>s`, `m`, `h` or `d`."""
+    if not (text[:-1].isdecimal() and text[-1:] in AGE_UNITS_S):
+        raise argparse.ArgumentTypeError("must be a number with its unit, as in 30d or 12h")
+    return float(text[:-1]) * AGE_UNITS_S[text[-1]]
 
 
 def read_seconds(text: str) -> float:
@@ -121,7 +140,7 @@ def read_seconds(text: str) -> float:
 
 CONFIG = option("--config", "the YAML file (default: OM_PROXY_CONFIG, else ./config/om-proxy.yaml)")
 TENANT = option(
-    "--tenant", "whose memory; needed if the store has several tenants", complete_tenant
+    "--tenant", "whose memory, or the beginning of that name; default: all tenants", complete_tenant
 )
 RESOURCE = resource_option("the thread's resource; needed if several have such a thread")
 JSON = flag("--json", "print the JSON that the admin API answers")

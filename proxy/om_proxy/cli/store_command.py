@@ -26,7 +26,6 @@ from om_proxy.app.composition import create_background, create_committer, create
 from om_proxy.app.management import create_admin_services
 from om_proxy.app.store_opening import open_store
 from om_proxy.cli.doctor.report import find_database
-from om_proxy.cli.exit_status import INTERRUPTED
 from om_proxy.common.errors import UsageError
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.engine.memory_cache.memories import Memories
@@ -107,20 +106,26 @@ def read_options(struct_type: type[_Struct], options: argparse.Namespace) -> _St
 def run_with_api(
     options: argparse.Namespace,
     work: Callable[[LocalApi, argparse.Namespace], Coroutine[Any, Any, int]],
+    *,
+    create: bool = False,
+    finds_due_work: bool = True,
 ) -> int:
-    """Run `work` on the store that the configuration names, and return its exit status."""
+    """Run `work` on the store that the configuration names, and return its exit status. `create`: as
+    in `run_with_store`; `finds_due_work`: as in `Memories`."""
 
     async def compose_and_work(
         options: argparse.Namespace, settings: Settings, store: Store
     ) -> int:
-        async with compose_api(settings, store) as api:
+        async with compose_api(settings, store, finds_due_work) as api:
             return await work(api, options)
 
-    return run_with_store(options, compose_and_work)
+    return run_with_store(options, compose_and_work, create=create)
 
 
 @asynccontextmanager
-async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalApi]:
+async def compose_api(
+    settings: Settings, store: Store, finds_due_work: bool = True
+) -> AsyncIterator[LocalApi]:
     """Compose the performers on this store, and close them at the end. Work that was asked for and
     has not ended is given up."""
     secret = await store.secret()
@@ -133,6 +138,7 @@ async def compose_api(settings: Settings, store: Store) -> AsyncIterator[LocalAp
         label=partial(label_thread, secret),
         facts=facts,
         count_tokens=token_counter.tokens,
+        finds_due_work=finds_due_work,
     )
     transport, litellm = AiohttpTransport(), LiteLLM()
     embedding_models = EmbeddingModels(litellm)
@@ -196,10 +202,7 @@ def run_with_store(
 def run_quietly(work: Coroutine[Any, Any, int]) -> int:
     """Run the work of a command without a log, and return its exit status."""
     configure_log("off")  # the command prints what matters
-    try:
-        return asyncio.run(work)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return asyncio.run(work)
 
 
 async def is_erased_within(store: StoreStatus, timeout_s: float) -> bool:

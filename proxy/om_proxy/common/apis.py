@@ -16,6 +16,11 @@ _APIS_BY_SEGMENT: dict[bytes, ApiName] = {
     b"conversations": "responses",
     b"messages": "messages",
 }
+# what a client of the Messages API asks of its base URL without `/v1`
+PATHS_BESIDE_V1: dict[bytes, ApiName] = {
+    b"/api/hello": "messages",
+    b"/api/event_logging/batch": "messages",
+}
 # every request of Anthropic's SDKs has it, to a route of any name
 _MESSAGES_HEADER = b"anthropic-version"
 
@@ -23,6 +28,8 @@ _MESSAGES_HEADER = b"anthropic-version"
 def find_api(raw_path: bytes, headers: Iterable[tuple[bytes, bytes]]) -> ApiName:
     """Return the API of a request. Its path decides, and on routes that several APIs have, a header
     does. `raw_path`: without the names of a thread. Names of headers are in lower case."""
+    if api := PATHS_BESIDE_V1.get(raw_path):
+        return api
     segments = raw_path.split(b"/", 3)[1:]
     if segments[:1] == [b"v1"]:
         del segments[0]

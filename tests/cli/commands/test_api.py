@@ -34,7 +34,7 @@ def ask(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, object
 def test_every_route_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["api"]) == 0
     lines = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert lines == [[route.method, route.path, route.summary] for route in ADMIN_ROUTES]
+    assert lines[1:] == [[route.method, route.path, route.summary] for route in ADMIN_ROUTES]
 
 
 def test_a_change_of_a_thread(capsys: pytest.CaptureFixture[str]) -> None:

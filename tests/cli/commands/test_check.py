@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -20,7 +21,7 @@ def test_check(tmp_path: Path) -> None:
     done = run_om_proxy("check", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert len(lines) <= 14
+    assert len(lines) <= 15
     assert lines[0] == "settings: the built-in defaults; om-proxy init writes a file to edit"
     assert lines[2:4] == [
         "upstream: openai at https://api.openai.com/v1, for every model (chat, responses)",
@@ -32,6 +33,7 @@ def test_check(tmp_path: Path) -> None:
         "overwritten once no reader holds them; text is not encrypted; search: index; backups keep what "
         "was forgotten since"
     ) in lines
+    assert "the store is not opened, and no model server asked: om-proxy doctor does both" in lines
     assert lines[-1] == "nothing needs attention"
 
 
@@ -126,7 +128,8 @@ def test_check_of_a_store_whose_package_is_not_installed(
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(f"om-proxy: storage.{setting}: ")
-    assert err.endswith(f"pip install 'observational-memory-proxy[{extra}]'\n")
+    assert f": pip install 'observational-memory-proxy[{extra}]', or in a clone pip " in err
+    assert err.endswith(f" pip install '.[{extra}]'\n")
 
 
 def test_check_of_a_postgresql(tmp_path: Path) -> None:
@@ -193,6 +196,21 @@ def test_check_all(tmp_path: Path) -> None:
     assert lines[-1] == (
         "warning: embedding model local:/no/model.onnx: there is no file /no/model.onnx"
     )
+
+
+def test_check_in_json(tmp_path: Path) -> None:
+    """For programs: every setting with its origin, and the warnings. No secret is in it."""
+    (tmp_path / "x.yaml").write_text(
+        "upstream: [{base_url: 'http://h', api_key: hush}]\nmemory: {retrieval: on}\n"
+    )
+    done = run_om_proxy("check", "--json", "--config", "x.yaml", cwd=tmp_path)
+    report = json.loads(done.stdout)
+    assert report["file"] == "x.yaml"
+    found = {one["name"]: (one["value"], one["origin"]) for one in report["settings"]}
+    assert found["memory.retrieval.enabled"] == ("true", "x.yaml:2")
+    assert found["upstream[0].api_key"] == ("(set)", "x.yaml:1")
+    assert any("base_url has no path" in text for text in report["warnings"])
+    assert "hush" not in done.stdout
 
 
 def test_check_of_a_model(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from om_proxy.cli.commands import demo
 from om_proxy.cli.demo.stage import ServedDemo
 from om_proxy.cli.demo.story import Story, load_story
 from om_proxy.common.errors import OmError
+from om_proxy.management.api.sign_in import SignIn
 from tests.cli.command_line import run_om_proxy
 
 
@@ -77,7 +78,7 @@ def read_config_line(process: subprocess.Popen[str]) -> str:
 
 def test_commands_are_told_the_whole_configuration() -> None:
     """Otherwise they would show thresholds and ask models that the demo does not have."""
-    line = demo.describe_commands(ServedDemo("http://h", Path("/a b/demo.yaml")))
+    line = demo.describe_commands(ServedDemo("http://h", Path("/a b/demo.yaml"), SignIn()))
     assert shlex.split(line.partition(" export ")[2]) == ["OM_PROXY_CONFIG=/a b/demo.yaml"]
 
 

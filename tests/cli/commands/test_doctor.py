@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -119,19 +120,12 @@ async def test_a_server_that_does_not_work(
     assert len(server.seen) == 1
 
 
-@pytest.mark.parametrize(
-    ("script", "said"),
-    [(answer_status(401), "401"), (answer_status(404), "404")],
-    ids=["no key", "no such route"],
-)
-async def test_a_server_that_answers_at_all(
-    tmp_path: Path, doctor: Run, script: Script, said: str
-) -> None:
-    """A server that wants the client's credential, or has no list of models, works."""
+async def test_a_server_that_wants_a_credential(tmp_path: Path, doctor: Run) -> None:
+    """It is the client's."""
     await store_threads(tmp_path)
-    async with run_upstream_server(script) as server:
+    async with run_upstream_server(answer_status(401)) as server:
         code, out = await doctor(server.base)
-    assert (code, f"answers ({said})" in out) == (0, True)
+    assert (code, "answers (401)" in out) == (0, True)
 
 
 async def test_a_key_that_is_refused(tmp_path: Path, doctor: Run) -> None:
@@ -465,6 +459,40 @@ async def test_the_call_needs_a_model_to_inherit(tmp_path: Path, doctor: Run) ->
     chat = next(seen for seen in server.seen if b"chat" in seen.line)
     assert chat.header(b"authorization") == [b"Bearer own-key"]
     assert orjson.loads(chat.body)["model"] == "gpt-x"
+
+
+MESSAGE = {"role": "assistant", "content": [{"type": "text", "text": NOTES}]}
+RESPONSE = {
+    "type": "message",
+    "role": "assistant",
+    "content": [{"type": "output_text", "text": NOTES}],
+}
+
+
+@pytest.mark.parametrize(
+    ("api", "reply", "header"),
+    [
+        ("messages", {**MESSAGE, "type": "message", "stop_reason": "end_turn"}, b"x-api-key"),
+        ("responses", {"status": "completed", "output": [RESPONSE]}, b"authorization"),
+    ],
+)
+async def test_a_server_of_one_api_is_called_by_it(
+    tmp_path: Path, doctor: Run, api: str, reply: dict[str, Any], header: bytes
+) -> None:
+    """No other route of it is asked for notes, and the key stands in the header of that API."""
+    await store_threads(tmp_path)
+
+    async def script(call: Call) -> None:
+        is_asked = f"/{api} ".encode() in call.seen.line
+        await script_answer(orjson.dumps(reply if is_asked else {}))(call)
+
+    async with run_upstream_server(script) as server:
+        url = f'{server.base}", apis: [{api}], api_key: "own-key'
+        _, out = await doctor(url, "", "--call", "--model", "m")
+    assert "returned notes" in out
+    asked = [seen for seen in server.seen if seen.line.startswith(b"POST")]
+    assert all(f"/{api} ".encode() in seen.line for seen in asked)
+    assert [value.removeprefix(b"Bearer ") for value in asked[0].header(header)] == [b"own-key"]
 
 
 @pytest.mark.parametrize(

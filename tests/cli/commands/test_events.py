@@ -47,7 +47,7 @@ async def test_the_events_are_those_of_the_admin_api(tmp_path: Path) -> None:
             assert orjson.loads(printed.stdout) == answered
         everything = (await run.http.get(f"{run.base}/om/v1/events", headers=auth)).json()
         listed = await asyncio.to_thread(run_om_proxy, "events", *CONFIG, cwd=tmp_path)
-    rows = [line.split("\t") for line in listed.stdout.splitlines()]
+    rows = [line.split("\t") for line in listed.stdout.splitlines()[1:]]
     assert [f"data-om-{row[1]}" for row in rows] == [item["type"] for item in everything["items"]]
     assert {row[2] for row in rows} == {"t", "u"}
     assert all("\\u000a" not in row[3] for row in rows)
@@ -105,18 +105,19 @@ def test_a_limit_bounds_the_lines(
     """Also where they are followed: it ends. It says how to read on where events are left over."""
     assert main(["events", "t", "--type", TYPE, "--limit", "2", *form, *CONFIG]) == 0
     out, err = capsys.readouterr()
-    assert len(out.splitlines()) == 2
+    heading_lines = 0 if "--json" in form else 1
+    assert len(out.splitlines()) == 2 + heading_lines
     assert "--cursor" in err
     assert main(["events", "t", "--type", TYPE, "--limit", "5", *form, *CONFIG]) == 0
     out, err = capsys.readouterr()
-    assert (len(out.splitlines()), err) == (5, "")
+    assert (len(out.splitlines()), err) == (5 + heading_lines, "")
 
 
 def test_without_a_limit_all_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In JSON it is one page of the admin API."""
     asyncio.run(store_events(folder, 105))
     assert main(["events", "--type", TYPE, *CONFIG]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 110
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 110
     assert main(["events", "--json", *CONFIG]) == 0
     page = orjson.loads(capsys.readouterr().out)
     assert (len(page["items"]), page["has_more"]) == (100, True)

@@ -85,7 +85,7 @@ def test_a_tenant_map_must_name_tenants_of_the_export(
     assert main([*arguments, "team=new"]) == 0
     capsys.readouterr()
     assert main(["threads", "--tenant", "new", "--config", "new.yaml"]) == 0
-    assert capsys.readouterr().out.startswith("u\tu\t")
+    assert "\nu\tu\t" in capsys.readouterr().out
 
 
 def test_another_state_is_a_conflict(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

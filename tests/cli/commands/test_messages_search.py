@@ -49,6 +49,34 @@ def test_what_is_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert (len(answer["items"]), answer["total"]) == (1, 4)
 
 
+def test_several_words_and_tenants(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Words need no quotes, and all tenants are searched, one after the other."""
+    assert main(["search", "they", "keep", "bees", "--resource", "ana"]) == 0
+    one = capsys.readouterr().out
+    assert "They keep bees." in one
+    asyncio.run(store_thread(folder, Key("5f" * 32, "ana", "cellar")))
+    assert main(["search", "keep", "bees"]) == 0
+    out = capsys.readouterr().out
+    assert out.index("tenant 5f5f5f5f:\n") < out.index("cellar m") < out.index("tenant local:\n")
+
+
+@pytest.mark.parametrize("searched", ["messages", "notes"])
+def test_all_tenants_are_one_document(
+    folder: Path, capsys: pytest.CaptureFixture[str], searched: str
+) -> None:
+    """A program reads one answer of the admin API's shape, whose lines name their tenants. A word
+    is missing if no tenant has it."""
+    asyncio.run(store_thread(folder, Key("5f" * 32, "ana", "cellar"), text="They keep ham."))
+    assert main(["search", "keep wax zeta", "--in", searched, "--json"]) == 0
+    answer = orjson.loads(capsys.readouterr().out)
+    lines = answer["items" if searched == "messages" else "notes"]
+    assert {line["tenant"] for line in lines} == {"5f" * 32, "local"}
+    assert answer["total"] == len(lines)
+    assert answer["searched"] == 3
+    assert answer["missing"] == (["zeta"] if searched == "messages" else [])
+    assert (answer["share_read"], answer["left_out"]) == (1.0, False)
+
+
 FOUND_NOTE_OUTPUT = """\
 kitchen of ana, entry 1, [m1], {at}
 They keep bees.

@@ -58,7 +58,7 @@ async def test_older_generations(folder: Path, capsys: pytest.CaptureFixture[str
         ]
     capsys.readouterr()
     assert await asyncio.to_thread(main, ["notes", "show", "t", "--generations"]) == 0
-    numbers = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()]
+    numbers = [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()[1:]]
     assert numbers[0].endswith(" (current)")
     assert numbers[-1] == "0"
     assert await asyncio.to_thread(main, ["notes", "show", "t", "--generation", "0"]) == 0

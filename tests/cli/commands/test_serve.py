@@ -36,7 +36,7 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
         process.send_signal(number)
         out, err = process.communicate(timeout=60)
     assert process.returncode == 0
-    address, upstream, *memory = out.splitlines()
+    address, upstream, *memory, link = out.splitlines()
     assert address == f"om-proxy {__version__} on {base}/v1"
     assert upstream == (
         "upstream: upstream at http://127.0.0.1:9/v1, for every model (chat, responses, messages)"
@@ -49,6 +49,7 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
         "memory model auto: on upstream, the request's own",
         f"dashboard: {base}/om/",
     ]
+    assert link.startswith(f"sign in (once, within 10 minutes): {base}/om/#/sign-in/")
     assert "Traceback" not in err
     assert took < START
 

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from om_proxy.cli import main
-from om_proxy.cli.commands.stats import render_money
+from om_proxy.cli.answers import render_money
 from om_proxy.memory.model import Key
 from tests.cli.command_line import run_om_proxy
 from tests.cli.stored_memory import converse, run_server, store_thread
@@ -33,7 +33,7 @@ async def test_the_figures_are_those_of_the_admin_api(tmp_path: Path) -> None:
         assert orjson.loads(printed.stdout)["items"] == answer["items"], by
         assert answer["items"]
     listed = await asyncio.to_thread(run_om_proxy, "stats", *CONFIG, cwd=tmp_path)
-    (line,) = listed.stdout.splitlines()
+    _, line = listed.stdout.splitlines()
     day, turns, *amounts = line.split("\t")
     assert (day, turns) == (answered["day"]["items"][0]["day"], "6")
     assert amounts[:4] == ["?"] * 4
@@ -58,7 +58,13 @@ def test_days(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize(
     ("microdollars", "shown"),
-    [(0, "$0.0000"), (1_234_567, "$1.2346"), (-50, "-$0.0001"), (-2_500_000_000, "-$2,500.0000")],
+    [
+        (0, "$0.00"),
+        (1_234_567, "$1.23"),
+        (9_999, "$0.0100"),
+        (-50, "-$0.0001"),
+        (-2_500_000_000, "-$2,500.00"),
+    ],
 )
 def test_money(microdollars: int, shown: str) -> None:
     """A loss is shown as one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 
 import orjson
@@ -25,14 +26,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_pipe_gets_a_line_for_each_thread(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cells stand between tabs, without a heading."""
+    """Cells stand between tabs, below a heading."""
     asyncio.run(store_thread(folder, Key("local", "ana", "kitchen"), title="Bees"))
     asyncio.run(store_thread(folder, Key("local", "ana", "van"), failures=3))
     asyncio.run(store_thread(folder, Key("local", "zoe", "attic"), failures=10))
     assert main(["threads", "--order", "name"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    cells = [line.split("\t") for line in out.splitlines()]
+    heading, *cells = [line.split("\t") for line in out.splitlines()]
+    assert heading[:2] == ["thread", "resource"]
     assert [(thread, resource, count) for thread, resource, count, *_ in cells] == [
         ("kitchen", "ana", "2"),
         ("van", "ana", "2"),
@@ -40,8 +42,8 @@ def test_a_pipe_gets_a_line_for_each_thread(
     ]
     assert [tuple(row[4:]) for row in cells] == [
         ("–", "works", "Bees"),
-        ("–", "failing", ""),
-        ("–", "given up", ""),
+        ("–", "failing", "They keep bees."),
+        ("–", "given up", "They keep bees."),
     ]
     for arguments, listed in (
         (["--resource", "zoe"], ["attic"]),
@@ -51,7 +53,7 @@ def test_a_pipe_gets_a_line_for_each_thread(
         (["--state", "parked"], ["attic"]),
     ):
         assert main(["threads", *arguments]) == 0
-        lines = capsys.readouterr().out.splitlines()
+        lines = capsys.readouterr().out.splitlines()[1:]
         assert [line.split("\t")[0] for line in lines] == listed, arguments
 
 
@@ -75,18 +77,27 @@ def test_a_terminal_gets_a_table(folder: Path) -> None:
     assert row.split()[-1] == "Bees"
 
 
+def test_a_date_is_not_broken_at_80_columns(folder: Path) -> None:
+    """Long names fold instead."""
+    thread = "6f1b0a3c-5b2e-4d21-9a3f-0d6b4a7e9c55"
+    asyncio.run(store_thread(folder, Key("local", "ana", thread), title="About the bees " * 3))
+    shown = ESCAPES.sub("", run_on_terminal("threads", "--config", "om.yaml", cwd=folder))
+    assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d", shown)
+    assert all(len(line) <= 80 for line in shown.splitlines())
+
+
 def test_a_page_says_how_to_read_on(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The next page begins where the cursor of the first says."""
     for thread in "abc":
         asyncio.run(store_thread(folder, Key("local", "r", thread)))
     assert main(["threads", "--order", "name", "--limit", "2"]) == 0
     out, err = capsys.readouterr()
-    assert [line[0] for line in out.splitlines()] == ["a", "b"]
+    assert [line[0] for line in out.splitlines()[1:]] == ["a", "b"]
     assert "--cursor" in err
     assert main(["threads", "--order", "name", "--limit", "2", "--json"]) == 0
     page = orjson.loads(capsys.readouterr().out)
     assert main(["threads", "--order", "name", "--cursor", page["cursor"]]) == 0
-    assert capsys.readouterr().out.startswith("c\tr\t")
+    assert capsys.readouterr().out.splitlines()[1].startswith("c\tr\t")
     assert main(["threads", "--cursor", "nonsense"]) == 2
 
 
@@ -111,3 +122,22 @@ def test_a_store_without_threads(folder: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "om-proxy: there are no such threads\n")
     assert main(["threads", "--json"]) == 0
     assert orjson.loads(capsys.readouterr().out)["items"] == []
+
+
+def test_all_tenants_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever has the file sees them all, in a column; hex digits are cut, and a beginning is enough
+    to name one."""
+    nameless = "5f" * 32
+    asyncio.run(store_thread(folder, Key(nameless, "ana", "kitchen")))
+    asyncio.run(store_thread(folder, Key("acme", "zoe", "attic-of-zoe")))
+    assert main(["threads"]) == 0
+    heading, *rows = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert heading[-1] == "tenant"
+    assert {(row[0], row[-1]) for row in rows} == {
+        ("kitchen", "5f5f5f5f"),
+        ("attic-of-zoe", "acme"),
+    }
+    assert main(["threads", "--tenant", "5f5f"]) == 0
+    assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["kitchen"]
+    assert main(["show", "attic", "--tenant", "ac"]) == 0
+    assert "thread: attic-of-zoe" in capsys.readouterr().out

@@ -21,7 +21,7 @@ LINES = [
     "messages: 2 messages; 7 of 1 200 tokens before observation",
     "notes: 1 entry, 0 of them condensed; 30 of 900 tokens before reflection; generation 0",
     "ready notes: 30 tokens wait to take the place of 40",
-    "saved: $0.0000 of $0.0000, in 0 turns",
+    "saved: $0.00 of $0.00, in 0 turns",
     "memory work: works",
 ]
 
@@ -59,7 +59,7 @@ def test_failures_come_with_their_cause(
 
 
 def test_without_any_price_the_saving_is_unknown() -> None:
-    """$0.0000 would say that memory saved nothing."""
+    """$0.00 would say that memory saved nothing."""
     unknown = Mock(turns=3, priced=False, saving=Mock(net=0, baseline=0))
     assert render_saving(unknown) == "unknown (no price is known)"
     partly = Mock(turns=3, priced=False, saving=Mock(net=500, baseline=1_000))

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from rich.console import Console
 
-from om_proxy.cli.demo.figures import compute_costs
+from om_proxy.cli.demo.figures import ACTOR_NAME, compute_costs
 from om_proxy.cli.demo.kept import choose_port, open_unfinished, serve_kept
 from om_proxy.cli.demo.play import play_story
 from om_proxy.cli.demo.story import Story, load_story
@@ -55,7 +55,7 @@ async def test_the_saving_is_shown_at_the_list_prices_of_the_terminal(
         ledger = (await http.get("/threads/van-planner")).json()["ledger"]
         models = (await http.get("/stats?by=model")).json()["items"]
     assert {one["model"]: one["ledger"]["priced"] for one in models} == {
-        "scripted-actor/gpt-4o": True,
+        ACTOR_NAME: True,
         "scripted-observer/gemini/gemini-3.5-flash-lite": True,
     }
     saving = ledger["saving"]
@@ -131,17 +131,17 @@ def test_a_story_that_broke_off_leaves_nothing(tmp_path: Path) -> None:
 
     def break_off() -> None:
         with open_unfinished(folder) as unfinished:
-            (unfinished / "demo.db").write_text("half")
+            (unfinished / "om.db").write_text("half")
             raise KeyError
 
     with pytest.raises(KeyError):
         break_off()
     assert list(folder.parent.iterdir()) == []
     with open_unfinished(folder) as unfinished:
-        (unfinished / "demo.db").write_text("whole")
+        (unfinished / "om.db").write_text("whole")
         unfinished.rename(folder)
     assert [path.name for path in folder.parent.iterdir()] == ["kept"]
-    assert (folder / "demo.db").read_text() == "whole"
+    assert (folder / "om.db").read_text() == "whole"
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:

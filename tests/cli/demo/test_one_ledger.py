@@ -19,8 +19,10 @@ from rich.console import Console
 from om_proxy.cli.demo import play, stage
 from om_proxy.cli.demo.figures import ActorCost, DemoResult, compute_costs
 from om_proxy.cli.demo.kept import serve_kept
-from om_proxy.cli.demo.stage import Stage, open_stage
+from om_proxy.cli.demo.stage import open_stage
 from om_proxy.cli.demo.story import Story, load_story
+from om_proxy.proof.stage import Stage
+from om_proxy.testing.scripted import ScriptedServer
 from tests.cli.command_line import run_om_proxy
 
 ROOT = Path(__file__).parents[3]
@@ -86,10 +88,12 @@ async def test_all_tell_what_was_sent(
     told: dict[str, dict[str, float]] = {}
 
     @contextlib.asynccontextmanager
-    async def open_read_stage(*args: Any, **options: Any) -> AsyncIterator[Stage]:
+    async def open_read_stage(
+        *args: Any, **options: Any
+    ) -> AsyncIterator[tuple[Stage, ScriptedServer]]:
         async with open_stage(*args, **options) as opened:
             yield opened
-            told["metrics"] = await read_metrics(opened.url)
+            told["metrics"] = await read_metrics(opened[0].url)
 
     monkeypatch.setattr(play, "open_stage", open_read_stage)
     result = await play.play_story(story, Console(file=io.StringIO()), kept_folder=tmp_path)
@@ -116,7 +120,7 @@ async def test_all_tell_what_was_sent(
     } == {}
     if look_ups:
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        (percent,) = re.findall(r"costs (\d+) % less at gpt-4o's prices", readme)
+        (percent,) = re.findall(rf"costs (\d+) % less at {sent.actor}'s prices", readme)
         assert int(percent) == pytest.approx(sent.saved_share * 100, abs=1)
         assert list_false_figures(result, sent) == []
 
@@ -131,11 +135,11 @@ def list_false_figures(result: DemoResult, sent: ActorCost) -> list[tuple[str, s
             r"sends ([\d.]+) million tokens without it": result.without.prompt * million,
             r"without it, ([\d.]+) million\s+with it": result.with_memory.prompt * million,
             r"about \$([\d.]+) in the demo": sent.memory,
-            r"memory saves about\s+\$([\d.]+) with gpt-4o": saved,
+            rf"memory saves about\s+\$([\d.]+) with {sent.actor}": saved,
         },
         "docs/concepts/what-it-costs.md": {
-            r"at gpt-4o's list prices \| \$([\d.]+) \|": sent.without,
-            r"at gpt-4o's list prices \| \$[\d.]+ \| \$([\d.]+) \|": sent.with_memory,
+            rf"at {sent.actor}'s list prices \| \$([\d.]+) \|": sent.without,
+            rf"at {sent.actor}'s list prices \| \$[\d.]+ \| \$([\d.]+) \|": sent.with_memory,
             r"\| \$([\d.]+) with gemini": sent.memory,
         },
     }

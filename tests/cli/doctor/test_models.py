@@ -229,5 +229,5 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     faults = list_vector_faults(set_model("openai/e"), {"OPENAI_API_KEY": "k"})
     assert faults == [
         "retrieval.vector needs numpy: install the extra: "
-        "pip install 'observational-memory-proxy[vectors]'"
+        "pip install 'observational-memory-proxy[vectors]', or in a clone pip install '.[vectors]'"
     ]

@@ -20,7 +20,7 @@ from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.stored_events import WebhookState
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
-from tests.support.upstream_server import run_upstream_server, script_answer
+from tests.support.upstream_server import Call, Script, run_upstream_server, script_answer
 
 URL = "https://hooks.example/in?key=canary"
 OTHER_URL = "https://hooks.example:8443/canary"
@@ -57,7 +57,10 @@ def test_the_advice_is_that_for_the_cause(cause: str, advice: str) -> None:
 
 async def test_each_hook_of_the_settings(tmp_path: Path) -> None:
     """Two on one host are told apart. The address stays out of the report: it may hold a key."""
-    hooks = ", ".join(f"{{url: '{url}', secret: a-secret-of-sixteen}}" for url in (OTHER_URL, URL))
+    hooks = ", ".join(
+        f"{{url: '{url}', secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}}"
+        for url in (OTHER_URL, URL)
+    )
     settings = parse(f"telemetry: {{webhooks: [{hooks}]}}")
     store = await SqliteStore.open(tmp_path / "om.db")
     try:
@@ -100,3 +103,55 @@ async def test_a_server_is_asked_by_its_first_api(apis: str, header: tuple[bytes
     (seen,) = server.seen
     assert [one for one in seen.headers if one[1].endswith(b"sk-hush")] == [header]
     assert bool(seen.header(b"anthropic-version")) == (apis == "messages")
+
+
+def answer_by_path(**answers: tuple[str, bytes]) -> Script:
+    """Return the script of a server that knows these paths, and answers 404 to all others.
+    `answers`: by `GET /v1/models`, with underscores: a status and a body."""
+
+    async def script(call: Call) -> None:
+        method, path, _ = call.seen.line.decode().split()
+        name = f"{method}{path}".replace("/", "_")
+        status, body = answers.get(name, ("404 Not Found", b"{}"))
+        await script_answer(body, status=status.encode())(call)
+
+    return script
+
+
+MODELS = ("200 OK", b'{"data":[]}')
+
+
+@pytest.mark.parametrize(
+    ("path", "answers", "works", "said"),
+    [
+        ("", {"GET_v1_models": MODELS}, False, "(200) at {base}/v1: set upstream[0].base_url"),
+        ("/v1", {"GET_api_v1_models": ("401 No", b"")}, False, "(401) at {base}/api/v1: set"),
+        ("/v1", {"POST_v1_chat_completions": ("400 Bad", b"{}")}, True, "answers (400)"),
+        ("/v1", {}, False, "answers (404) to /chat/completions too: no API is there; check"),
+        (
+            "",
+            {"GET_models": ("200 OK", b'{"error":"Unexpected endpoint"}'), "GET_v1_models": MODELS},
+            False,
+            "(200) at {base}/v1: set",
+        ),
+    ],
+    ids=["without /v1", "a router", "no list of models", "no API", "LM Studio"],
+)
+async def test_an_address_without_an_api(
+    path: str, answers: dict[str, tuple[str, bytes]], works: bool, said: str
+) -> None:
+    """A 404 is no server that works: other paths are tried, and the right one is named."""
+    async with run_upstream_server(answer_by_path(**answers)) as server:
+        base = server.base.removesuffix("/v1")
+        (finding,) = await examine_upstreams(parse(f"upstream: [{{base_url: '{base}{path}'}}]"))
+    assert finding.works == works
+    assert said.format(base=base) in finding.text
+    assert all(seen.body in (b"", b"{}") for seen in server.seen)
+
+
+async def test_a_web_page_is_no_api() -> None:
+    page = script_answer(b"<html>", b"Content-Type: text/html; charset=utf-8")
+    async with run_upstream_server(page) as server:
+        (finding,) = await examine_upstreams(parse(f"upstream: [{{base_url: '{server.base}'}}]"))
+    assert not finding.works
+    assert "no API is there" in finding.text

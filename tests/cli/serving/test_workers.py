@@ -126,6 +126,23 @@ def test_a_worker_that_stands_still_is_replaced(tmp_path: Path) -> None:
         assert process.wait(timeout=60) == 0
 
 
+@needs_proc
+def test_workers_share_the_link_and_its_sessions(tmp_path: Path) -> None:
+    """Of several workers that are asked, one takes the link. The session counts with all."""
+    with serve_workers(tmp_path) as (process, base, _):
+        assert process.stdout is not None
+        link = next(line for line in process.stdout if "/sign-in/" in line)
+        token = link.strip().rpartition("/")[2]
+        # each request makes a connection, which any worker takes
+        opened = [httpx.post(f"{base}/om/session", content=token) for _ in range(10)]
+        assert sorted(answer.status_code for answer in opened) == [204] + [401] * 9
+        (taken,) = (answer.headers for answer in opened if answer.status_code == 204)
+        cookie = taken["set-cookie"].partition(";")[0]
+        headers = {"cookie": cookie, "x-om-session": taken["x-om-session"]}
+        asked = [httpx.get(f"{base}/om/v1/config", headers=headers) for _ in range(10)]
+        assert [answer.json()["is_complete"] for answer in asked] == [True] * 10
+
+
 IMPATIENT = """
 import om_proxy.cli.serving.workers as workers
 workers.BEAT_INTERVAL_S, workers.MAX_SILENCE_S = 0.05, 3.0

@@ -14,7 +14,7 @@ from om_proxy.cli.answers import print_json, print_table
 from om_proxy.cli.commands.export import write_pieces
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, read_file, run_with_api
-from om_proxy.cli.thread_choice import choose_tenant, find_thread
+from om_proxy.cli.thread_choice import choose_tenant, find_tenant, find_thread
 from om_proxy.common.errors import BadRequest, NotFound, UsageError
 from om_proxy.management.api.answers import StreamedAnswer
 from om_proxy.management.api.requests import (
@@ -40,8 +40,8 @@ async def ask_and_print(
     key = tenant = None
     if route.names_thread:
         key = await find_thread(api.store, options)
-    else:
-        tenant = await choose_tenant(api.store, options.tenant)
+    elif options.tenant is not None:
+        tenant = await find_tenant(api.store, options.tenant)
     answer = await api.ask(route.handler, options, key=key, tenant=tenant)
     assert not isinstance(answer, StreamedAnswer)  # no row names such a route
     print_json(answer) if options.json else print_answer(answer)
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     """Ask the route that METHOD and PATH name; without them, list the routes."""
     if options.method is None:
         rows = [(route.method, route.path, route.summary) for route in ADMIN_ROUTES]
-        print_table(ROUTE_COLUMNS, rows)
+        print_table(ROUTE_COLUMNS, rows, as_json=options.json)
         return DONE
     if options.path is None:
         raise UsageError("name the path too, as `om-proxy api` lists them")
@@ -74,6 +74,8 @@ async def ask(api: LocalApi, options: argparse.Namespace) -> int:
         options,
     )
     tenant = request.query.tenant or options.tenant
+    if tenant is not None and request.query.tenant is None:
+        tenant = await find_tenant(api.store, tenant)
     try:
         answer = await request.send(api, tenant)
     except BadRequest as exc:

@@ -6,8 +6,10 @@ import argparse
 import asyncio
 import os
 
+from msgspec import Struct
+
 from om_proxy.app.store_opening import check_drivers, check_keys_are_apart
-from om_proxy.cli.answers import print_report
+from om_proxy.cli.answers import print_json, print_report
 from om_proxy.cli.doctor.models import (
     describe_chosen_models,
     list_memory_model_warnings,
@@ -19,6 +21,7 @@ from om_proxy.common.errors import StorageError
 from om_proxy.engine.policy import list_open_keys
 from om_proxy.settings.config import (
     Settings,
+    list_settings,
     list_warnings,
     load,
     render_settings,
@@ -68,6 +71,14 @@ def compare_key_store(settings: Settings) -> list[str]:
     return []
 
 
+class CheckReport(Struct, frozen=True):
+    """The report that `--json` prints. It shows no secret: such a value is `(set)`."""
+
+    file: str | None
+    settings: list[dict[str, str]]  # name, value and origin of each
+    warnings: list[str]
+
+
 def run(options: argparse.Namespace) -> int:
     """Print a summary of the settings, with `--all` every setting too, and the warnings last."""
     settings = load(options.config)
@@ -79,6 +90,7 @@ def run(options: argparse.Namespace) -> int:
         *render_summary(settings, *model_and_resource),
         *describe_chosen_models(settings, effective, options.model),
         *_render_promises(settings),
+        "the store is not opened, and no model server asked: om-proxy doctor does both",
     ]
     if options.all:
         lines += ["", *render_settings(settings, *model_and_resource)]
@@ -92,6 +104,11 @@ def run(options: argparse.Namespace) -> int:
         *list_memory_model_warnings(settings, effective, options.model),
         *list_vector_faults(settings, os.environ),
     ]
+    if options.json:
+        file = str(settings.file) if settings.file else None
+        listed = [one._asdict() for one in list_settings(settings, *model_and_resource)]
+        print_json(CheckReport(file, listed, warnings))
+        return DONE
     warning_lines = [f"warning: {text}" for text in warnings]
     lines += ["", *(warning_lines or ["nothing needs attention"])]
     print_report(lines)

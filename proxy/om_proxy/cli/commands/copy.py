@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from om_proxy.app.store_opening import are_one_file, open_store
+from om_proxy.cli.answers import print_json
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
 from om_proxy.cli.store_command import print_error, run_quietly
 from om_proxy.cli.visible_text import escape_line
@@ -66,6 +67,9 @@ async def copy_store(
             await target.close()
     finally:
         await source.close()
+    if options.json:
+        print_json(result)
+        return DONE if result.is_complete else NOT_WORKING
     return report(result, verified=options.verify)
 
 

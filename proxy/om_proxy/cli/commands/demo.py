@@ -21,7 +21,8 @@ from om_proxy.cli.demo.kept import open_unfinished, serve_kept
 from om_proxy.cli.demo.play import play_story
 from om_proxy.cli.demo.stage import TRIAL_MESSAGE_TOKENS, ServedDemo, serve_trial
 from om_proxy.cli.demo.story import load_story
-from om_proxy.cli.exit_status import DEMO_FAILED, DONE, INTERRUPTED
+from om_proxy.cli.exit_status import DEMO_FAILED, DONE
+from om_proxy.cli.serving.banner import describe_sign_in
 from om_proxy.common.errors import OmError
 from om_proxy.observability.telemetry import logs
 
@@ -48,7 +49,7 @@ def serve(port: int) -> int:
             f"om-proxy with a scripted model on {served.url}/v1\n"
             f"use any model name and any key; memory starts at {TRIAL_MESSAGE_TOKENS} tokens "
             "and is deleted when this program ends\n"
-            f"see it on {served.url}/om/: sign in with the key that your client sends\n"
+            f"{describe_sign_in(served.sign_in, served.url)}\n"
             f"{describe_commands(served)}\n"
             "so short a conversation costs more than it saves: "
             "om-proxy demo --keep shows a full memory in a dashboard of its own"
@@ -91,6 +92,7 @@ def keep(options: argparse.Namespace) -> int:
     def describe(served: ServedDemo) -> str:
         return (
             f"\nThe memory of this conversation: {served.url}/om/\n"
+            f"{describe_sign_in(served.sign_in, served.url)}\n"
             f"{describe_commands(served)}\n"
             f"Ctrl-C ends this. The memory stays in {folder}; the same command shows it again."
         )
@@ -106,11 +108,8 @@ def play(options: argparse.Namespace, kept_folder: Path | None = None) -> int:
     logs.configure_log("off")
     is_width_known = sys.stdout.isatty() or "COLUMNS" in os.environ  # rich reads COLUMNS
     console = Console() if is_width_known else Console(width=PIPE_WIDTH_COLUMNS)
-    try:
-        result = asyncio.run(
-            play_story(load_story(), console, pace=options.pace, kept_folder=kept_folder)
-        )
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    result = asyncio.run(
+        play_story(load_story(), console, pace=options.pace, kept_folder=kept_folder)
+    )
     summary.print_summary(console, result, show_prompt=options.show_prompt)
     return DONE

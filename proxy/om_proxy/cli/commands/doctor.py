@@ -10,6 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from om_proxy.cli.answers import print_json, print_report, show_progress
+from om_proxy.cli.doctor.clients import examine_client
 from om_proxy.cli.doctor.report import examine, render_findings
 from om_proxy.cli.doctor.upstreams import Finding
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
@@ -27,6 +28,8 @@ def run(options: argparse.Namespace) -> int:
     """Examine servers, credentials and threads, and print the findings. Return DONE if everything
     works, else NOT_WORKING."""
     settings = load(options.config)
+    if options.client is not None:
+        return print_findings(asyncio.run(examine_client(options.client, settings)), options)
     if settings.storage.file and not options.json:
         print(f"examining {Path(settings.storage.file).resolve()}", flush=True)
     with show_progress("asking the model servers, reading the store"):
@@ -41,6 +44,10 @@ def run(options: argparse.Namespace) -> int:
                 resource=options.resource,
             )
         )
+    return print_findings(findings, options)
+
+
+def print_findings(findings: list[Finding], options: argparse.Namespace) -> int:
     if options.json:
         print_json(DoctorReport(items=findings))
     else:

@@ -11,9 +11,10 @@ from contextlib import aclosing
 import orjson
 
 from om_proxy.cli.answers import print_json, print_table, print_way_on, render_time
+from om_proxy.cli.commands.stats import find_counted_tenant
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, print_error
-from om_proxy.cli.thread_choice import choose_tenant, find_thread
+from om_proxy.cli.thread_choice import find_thread, read_tenants, shorten_tenant
 from om_proxy.common.errors import UsageError
 from om_proxy.management.api.routes.events import (
     EventLine,
@@ -42,14 +43,15 @@ async def show(api: LocalApi, options: argparse.Namespace) -> int:
     if options.json and not options.follow:
         print_json(await read_page(options.cursor))
         return DONE
-    columns: Sequence[str] = COLUMNS
+    has_several = options.thread is None and options.tenant is None and await _has_tenants(api)
+    columns: Sequence[str] = (*COLUMNS, "tenant") if has_several else COLUMNS
     lines_left: int | None = options.limit
     async with aclosing(read_pages(read_page, options.cursor, is_followed=options.follow)) as pages:
         async for page in pages:
             if page.has_gap:
                 print_error("some events are no longer kept")
             items = page.items[:lines_left]
-            print_lines(items, None if options.json else columns)
+            print_lines(items, None if options.json else columns, with_tenant=has_several)
             columns = ()  # one heading is enough
             if lines_left is not None:
                 lines_left -= len(items)
@@ -58,6 +60,10 @@ async def show(api: LocalApi, options: argparse.Namespace) -> int:
                     print_way_on(page.cursor if is_more else None)
                     return DONE
     return DONE
+
+
+async def _has_tenants(api: LocalApi) -> bool:
+    return len([tenant async for tenant in read_tenants(api.store, limit=2)]) > 1
 
 
 async def _choose_list(api: LocalApi, options: argparse.Namespace) -> ReadPage:
@@ -69,7 +75,7 @@ async def _choose_list(api: LocalApi, options: argparse.Namespace) -> ReadPage:
     if options.thread is not None:
         key = await find_thread(api.store, options)
     else:
-        tenant = options.tenant or await choose_tenant(api.store, None)
+        tenant = await find_counted_tenant(api.store, options.tenant)
     handler = answer_events if key is None else answer_thread_events
     query_type = EventsQuery if key is None else ThreadEventsQuery
 
@@ -103,13 +109,21 @@ async def read_pages(
         await asyncio.sleep(interval_s)
 
 
-def print_lines(lines: Sequence[EventLine], columns: Sequence[str] | None) -> None:
+def print_lines(
+    lines: Sequence[EventLine], columns: Sequence[str] | None, *, with_tenant: bool = False
+) -> None:
     """Print the events in a table; without columns, as JSON one a line."""
     if columns is None:
         for line in lines:
             print_json(line, one_line=True)
     else:
-        print_table(columns, map(render_event, lines))
+        print_table(
+            columns,
+            (
+                (*render_event(line), *([shorten_tenant(line.tenant)] if with_tenant else []))
+                for line in lines
+            ),
+        )
     sys.stdout.flush()  # a pipe gets them as they come
 
 

@@ -12,7 +12,7 @@ import msgspec
 from om_proxy.cli.answers import confirm, print_json, require_yes_or_terminal, show_progress
 from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.store_command import LocalApi, is_erased_within, read_file, run_with_api
-from om_proxy.cli.thread_choice import choose_tenant, find_thread_info, render_thread
+from om_proxy.cli.thread_choice import choose_tenant, find_tenant, find_thread_info, render_thread
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import NotFound, UsageError
 from om_proxy.management.api.requests import AdminCall, normalize_stored_name
@@ -101,7 +101,10 @@ async def choose_thread(api: LocalApi, options: argparse.Namespace) -> Choice:
 
 async def choose_all(api: LocalApi, options: argparse.Namespace) -> Choice:
     """Choose a resource, or a tenant."""
-    tenant = await choose_tenant(api.store, options.tenant)
+    if options.tenant is None:
+        tenant = await choose_tenant(api.store, None)
+    else:
+        tenant = await find_tenant(api.store, options.tenant, is_exact=options.yes)
     if options.resource is None:
         assert tenant is not None  # `require_one_choice`
         described = f"all memory of the tenant {escape_line(tenant)}"

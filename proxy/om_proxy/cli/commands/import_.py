@@ -1,4 +1,4 @@
-"""`om-proxy import`: read an export into the store."""
+"""`om-proxy import`: read an export into the store, or the history of another program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from om_proxy.cli.answers import show_progress
+from om_proxy.cli.answers import print_json, show_progress
+from om_proxy.cli.commands import history_import
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import print_error, run_with_store
 from om_proxy.cli.visible_text import escape_line
@@ -20,6 +21,11 @@ from om_proxy.storage.contract.removal import MemoryMoving
 
 def run(options: argparse.Namespace) -> int:
     """Import the file into the store of the configuration, which may be a new one."""
+    if options.program is not None:
+        return history_import.run(options)
+    if len(options.file) > 1:
+        raise UsageError("name one export; histories of other programs are imported with --from")
+    (options.file,) = options.file
     path = Path(options.file)
     if not path.is_file():
         fault = "is no file" if path.exists() else "does not exist"
@@ -37,7 +43,7 @@ async def import_file(options: argparse.Namespace, settings: Settings, store: Me
     )
     with show_progress(f"reading {path}"):
         result = await import_memory(store, partial(read_file, path), chosen)
-    print(render_result(result, options.dry_run))
+    print_json(result) if options.json else print(render_result(result, options.dry_run))
     if result.unknown_fields:
         print_error(
             "left out, because this release does not know them: "

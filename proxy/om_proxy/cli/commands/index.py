@@ -6,7 +6,7 @@ import argparse
 
 from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
-from om_proxy.cli.answers import render_count, show_progress
+from om_proxy.cli.answers import print_json, render_count, show_progress
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
 from om_proxy.cli.store_command import print_error, run_with_store
 from om_proxy.common.errors import ModelError
@@ -19,7 +19,7 @@ from om_proxy.observability.facts import Facts
 from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.settings.config import Settings, WatchedSettings
 from om_proxy.storage.base import Store
-from om_proxy.storage.contract.passage_index import PassageIndex
+from om_proxy.storage.contract.passage_index import IndexCheck, PassageIndex
 from om_proxy.storage.shared.newest_passages import NEWEST_MESSAGES
 
 
@@ -34,7 +34,7 @@ async def work_on_index(options: argparse.Namespace, settings: Settings, store: 
         )
         return DONE
     if options.check:
-        return await check(store)
+        return await check(store, options)
     if options.drop:
         return await drop(settings, store)
     if options.rebuild:
@@ -42,10 +42,17 @@ async def work_on_index(options: argparse.Namespace, settings: Settings, store: 
     return await fill(settings, store)
 
 
-async def check(store: PassageIndex) -> int:
+async def check(store: PassageIndex, options: argparse.Namespace) -> int:
     """Print what is wrong with the index."""
     with show_progress("comparing the index with the messages"):
         result = await store.check_index()
+    print_json(result) if options.json else print_check(result)
+    if result.faults:
+        print_error("om-proxy store index --rebuild makes it anew")
+    return NOT_WORKING if result.faults else DONE
+
+
+def print_check(result: IndexCheck) -> None:
     for fault in result.faults:
         print(fault)
     print(
@@ -53,9 +60,6 @@ async def check(store: PassageIndex) -> int:
         f"{render_count(result.passages, 'passage')} and {render_count(result.vectors, 'vector')}, "
         f"{render_count(len(result.faults), 'fault')}"
     )
-    if result.faults:
-        print_error("om-proxy store index --rebuild makes it anew")
-    return NOT_WORKING if result.faults else DONE
 
 
 async def drop(settings: Settings, store: PassageIndex) -> int:

@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import argparse
-from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path
 
 from om_proxy.cli.exit_status import DONE
 from om_proxy.common.errors import ConfigError, UsageError
-
-DISTRIBUTION_NAME = "observational-memory-proxy"
-FILE_NAME = "om-proxy.yaml"
+from om_proxy.settings.config.annotations import (
+    DISTRIBUTION_NAME,
+    FILE_NAME,
+    find_annotated_file,
+)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,16 +42,3 @@ def read_annotated_file() -> str:
     if path is None:
         raise ConfigError(f"this installation lacks {FILE_NAME}: install {DISTRIBUTION_NAME} again")
     return path.read_text(encoding="utf-8")
-
-
-def find_annotated_file() -> Path | None:
-    """Find the file: beside the package in a checkout, else where the wheel put it."""
-    in_checkout = Path(__file__).parents[4] / "config" / FILE_NAME
-    if in_checkout.is_file():
-        return in_checkout
-    try:
-        installed = files(DISTRIBUTION_NAME) or ()
-    except PackageNotFoundError:
-        return None
-    paths = [Path(str(entry.locate())) for entry in installed if entry.name == FILE_NAME]
-    return next((path.resolve() for path in paths if path.is_file()), None)

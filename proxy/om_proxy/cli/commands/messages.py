@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from om_proxy.cli.answers import (
     print_heading,
@@ -14,10 +15,12 @@ from om_proxy.cli.answers import (
 )
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, print_error
-from om_proxy.cli.thread_choice import choose_tenant
+from om_proxy.cli.thread_choice import find_tenant, read_tenants, shorten_tenant
 from om_proxy.management.api.routes.messages import MessageLine, MessageList
 from om_proxy.management.api.routes.search import FoundList, search_messages
 from om_proxy.wire.apis.message_parts import summarize_message
+
+MAX_SEARCHED_TENANTS = 100
 
 
 def print_messages(answer: MessageList) -> None:
@@ -51,12 +54,42 @@ def render_state(line: MessageLine) -> str:
 
 
 async def search(api: LocalApi, options: argparse.Namespace) -> int:
-    """Print the messages, or the lines of notes, that fit best."""
-    # an empty store has no tenant, and nothing to be found
-    tenant = await choose_tenant(api.store, options.tenant) or ""
-    answer = await api.ask(search_messages, options, tenant=tenant)
-    print_json(answer) if options.json else print_found(answer)
+    """Print the messages, or the lines of notes, that fit best, of one tenant after the other; as
+    JSON all in one answer."""
+    options.q = " ".join(options.words)
+    if options.tenant is not None:
+        tenants = [await find_tenant(api.store, options.tenant)]
+    else:
+        tenants = [tenant async for tenant in read_tenants(api.store, MAX_SEARCHED_TENANTS)]
+    answers = []
+    for tenant in tenants or [""]:  # an empty store has no tenant, and nothing to be found
+        answer = await api.ask(search_messages, options, tenant=tenant)
+        if options.json:
+            answers.append(answer)
+            continue
+        if len(tenants) > 1:
+            print_heading(f"tenant {shorten_tenant(tenant)}:")
+        print_found(answer)
+    if options.json:
+        print_json(join_found(answers))
     return DONE
+
+
+def join_found(answers: Sequence[FoundList]) -> FoundList:
+    """Join the answers about several tenants, in their order. A word is missing where all miss it;
+    `share_read` is the least."""
+    return FoundList(
+        items=[item for answer in answers for item in answer.items],
+        notes=[note for answer in answers for note in answer.notes],
+        total=sum(answer.total for answer in answers),
+        share_read=min(answer.share_read for answer in answers),
+        by_words_only=any(answer.by_words_only for answer in answers),
+        missing=[
+            word for word in answers[0].missing if all(word in answer.missing for answer in answers)
+        ],
+        searched=sum(answer.searched for answer in answers),
+        left_out=any(answer.left_out for answer in answers),
+    )
 
 
 def print_found(answer: FoundList) -> None:
@@ -89,6 +122,10 @@ def print_summary(answer: FoundList) -> None:
         print_error(f"{render_count(answer.total, what)} fit: raise --limit for more")
     if answer.share_read < 1:
         print_error(f"{answer.share_read:.0%} of the messages could be searched")
+    if answer.by_words_only:
+        print_error(
+            "by words only: the embedding model failed, was slow, or has made no vectors yet"
+        )
     if answer.left_out:
         print_error(
             f"only the first {render_count(answer.searched, 'resource')} could be searched: "

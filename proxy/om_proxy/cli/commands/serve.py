@@ -71,21 +71,26 @@ def prepare_serving(
 ) -> Callable[[list[socket.socket]], int]:
     """Import and load what serves. Return the function that serves on sockets and returns the exit
     status. Raise ConfigError."""
+    from om_proxy.cli.serving.banner import create_sign_in, print_banner, print_worker_banner
+
     settings = watched.current
+    sign_in = None if is_worker else create_sign_in(settings)
     if settings.server.workers > 1 and not is_worker:
         if not hasattr(os, "fork"):
             raise ConfigError("server.workers: above 1 needs Linux or macOS")
         from om_proxy.cli.serving.workers import load_shared, serve_with_workers
 
         load_shared(settings)
-        return partial(serve_with_workers, watched)
-    from om_proxy.cli.serving.banner import print_banner, print_worker_banner
-    from om_proxy.cli.serving.server import create_server
+        return partial(serve_with_workers, watched, sign_in)
+    from om_proxy.cli.serving.server import AnnouncedServer, create_server
 
-    announce = print_worker_banner if is_worker else print_banner
-    server = create_server(
-        watched, lambda server: announce(settings, server.port), is_worker=is_worker
-    )
+    def announce(server: AnnouncedServer) -> None:
+        if is_worker:
+            print_worker_banner(settings, server.port)
+        else:
+            print_banner(settings, server.port, sign_in)
+
+    server = create_server(watched, announce, is_worker=is_worker, sign_in=sign_in)
     return server.serve_until_signal
 
 

@@ -4,38 +4,61 @@ from __future__ import annotations
 
 import argparse
 
-from om_proxy.cli.answers import print_json, print_table, print_way_on, render_number, render_time
+from om_proxy.cli.answers import (
+    print_json,
+    print_table,
+    print_way_on,
+    render_money,
+    render_number,
+    render_time,
+)
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, print_error
-from om_proxy.cli.thread_choice import choose_tenant
+from om_proxy.cli.thread_choice import find_tenant, shorten_tenant
+from om_proxy.common.errors import NotFound
 from om_proxy.management.api.ledger_answers import Comparison, TokenSums
 from om_proxy.management.api.routes.stats import StatsAnswer, StatsLine, show_stats
+from om_proxy.storage.contract.memories import ThreadLists
 
 COLUMNS = (
     "turns",
-    "net saving",
+    "saved",
     "without memory",
-    "cost",
-    "memory's cost",
+    "paid",
+    "memory's own calls",
     "prompt tokens",
     "memory's tokens",
 )
-MICRODOLLARS_PER_DOLLAR = 1_000_000
 
 
 async def show(api: LocalApi, options: argparse.Namespace) -> int:
     """Print one page of the figures."""
-    # figures stay where every thread was forgotten, so a tenant without threads may have some
-    tenant = options.tenant or await choose_tenant(api.store, None)
+    tenant = await find_counted_tenant(api.store, options.tenant)
     answer = await api.ask(show_stats, options, tenant=tenant)
     print_json(answer) if options.json else print_stats(answer)
     return DONE
 
 
+async def find_counted_tenant(store: ThreadLists, named: str | None) -> str | None:
+    """Return the tenant that `--tenant` names; None: all. Figures and events stay where every thread
+    was forgotten, so a tenant without threads may have some."""
+    try:
+        return None if named is None else await find_tenant(store, named)
+    except NotFound:
+        return named
+
+
 def print_stats(answer: StatsAnswer) -> None:
     if not answer.items:
         print_error("no turn is counted yet")
-    print_table((answer.by, *COLUMNS), map(render_line, answer.items))
+    has_several = len({line.tenant for line in answer.items}) > 1
+    print_table(
+        (answer.by, *COLUMNS, *(["tenant"] if has_several else [])),
+        (
+            (*render_line(line), *([shorten_tenant(line.tenant or "")] if has_several else []))
+            for line in answer.items
+        ),
+    )
     if any(not line.ledger.priced for line in answer.items):
         print_error(
             "of some models no price is known: they are left out of the sums, and ? stands for none"
@@ -70,12 +93,6 @@ def render_group(line: StatsLine) -> str:
         if name is not None:
             return name or "(not named)"
     return ""
-
-
-def render_money(microdollars: int) -> str:
-    """Return dollars with four decimals; a loss is negative."""
-    sign = "-" if microdollars < 0 else ""
-    return f"{sign}${abs(microdollars) / MICRODOLLARS_PER_DOLLAR:,.4f}"
 
 
 def _sum_cost(*comparisons: Comparison) -> int:

@@ -10,12 +10,13 @@ from om_proxy.cli.answers import (
     print_table,
     print_way_on,
     render_count,
+    render_money,
     render_number,
     render_time,
 )
-from om_proxy.cli.commands.stats import render_money
 from om_proxy.cli.doctor.threads import explain_cause
 from om_proxy.cli.store_command import print_error
+from om_proxy.cli.thread_choice import shorten_tenant
 from om_proxy.management.api.ledger_answers import LedgerFigures
 from om_proxy.management.api.routes.threads import ThreadLine, ThreadList, ThreadStatus
 
@@ -26,7 +27,12 @@ def print_threads(answer: ThreadList) -> None:
     """Print one page of the list."""
     if not answer.items:
         print_error("there are no such threads")
-    print_table(COLUMNS, map(render_row, answer.items))
+    has_several = len({line.tenant for line in answer.items}) > 1
+    rows = ((*render_row(line), shorten_tenant(line.tenant)) for line in answer.items)
+    columns = (*COLUMNS, "tenant")
+    print_table(
+        columns if has_several else COLUMNS, (row if has_several else row[:-1] for row in rows)
+    )
     print_way_on(answer.cursor)
 
 
@@ -38,7 +44,7 @@ def render_row(line: ThreadLine) -> tuple[str, ...]:
         render_time(line.turn_at or line.created_at),
         "–" if line.net_saving is None else render_money(line.net_saving),
         render_work(line.failures, is_parked=line.parked),
-        line.title or "",
+        line.title or line.first_words or "",
     )
 
 
@@ -62,6 +68,8 @@ def render_status(status: ThreadStatus) -> Iterator[tuple[str, str]]:
     yield "in the log", status.label
     if status.title:
         yield "title", f"{status.title}{' (pinned)' if status.title_pinned else ''}"
+    elif status.first_words:
+        yield "title", f"{status.first_words} (its first words)"
     messages, notes = status.messages, status.observations
     yield (
         "messages",

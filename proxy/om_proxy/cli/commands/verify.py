@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from om_proxy.cli.answers import show_progress
+from om_proxy.cli.answers import print_json, show_progress
 from om_proxy.cli.doctor.report import find_database
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
 from om_proxy.cli.store_command import print_error, run_with_store
 from om_proxy.cli.visible_text import escape_line
-from om_proxy.management.moving.verifying import Fault, verify_store
+from om_proxy.management.moving.verifying import Fault, VerifyResult, verify_store
 from om_proxy.settings.config import Settings, load
 from om_proxy.storage.contract.removal import MemoryMoving
 from om_proxy.storage.contract.status import StoreStatus
@@ -29,6 +29,13 @@ def run(options: argparse.Namespace) -> int:
 async def verify(options: argparse.Namespace, settings: Settings, store: MemoryMoving) -> int:
     with show_progress("reading every thread"):
         result = await verify_store(store, repairs=options.repair)
+    print_json(result) if options.json else print_result(result)
+    if result.busy_threads:
+        print_error(f"{result.busy_threads} threads were in use; run it again for them")
+    return DONE if result.is_sound else NOT_WORKING
+
+
+def print_result(result: VerifyResult) -> None:
     for fault in result.faults[:MAX_LISTED_FAULTS]:
         print(render_fault(fault))
     if len(result.faults) > MAX_LISTED_FAULTS:
@@ -37,9 +44,6 @@ async def verify(options: argparse.Namespace, settings: Settings, store: MemoryM
         f"verified: {result.threads} threads with {result.messages} messages, "
         f"{len(result.faults)} faults"
     )
-    if result.busy_threads:
-        print_error(f"{result.busy_threads} threads were in use; run it again for them")
-    return DONE if result.is_sound else NOT_WORKING
 
 
 def render_fault(fault: Fault) -> str:

@@ -9,16 +9,17 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
-from om_proxy.app.app import create_app
 from om_proxy.cli.demo.stage import (
     CONFIG_FILE,
     STORY_MESSAGE_TOKENS,
     STORY_OBSERVATION_TOKENS,
     ServedDemo,
-    create_scripted_settings,
+    create_scripted_app,
+    write_scripted_settings,
 )
 from om_proxy.cli.demo.story import Story
 from om_proxy.common.errors import OmError
+from om_proxy.management.api.sign_in import SignIn
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 
@@ -46,17 +47,13 @@ async def serve_kept(story: Story, folder: Path, port: int) -> AsyncIterator[Ser
     clock = run_clock_from(story.turns[-1].at)
     models = ScriptedServer(story.script, clock=clock)
     async with serve_on_loopback(models) as models_url:
-        settings = create_scripted_settings(
-            models_url,
-            str(folder),
-            STORY_MESSAGE_TOKENS,
-            STORY_OBSERVATION_TOKENS,
-            log="off",
-            config=folder / CONFIG_FILE,
+        text = write_scripted_settings(
+            models_url, str(folder), STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS
         )
-        app = create_app(settings, clock=clock)
+        sign_in = SignIn()
+        app = create_scripted_app(folder / CONFIG_FILE, text, sign_in, clock)
         async with serve_on_loopback(app, port=choose_port(port), lifespan="on") as url:
-            yield ServedDemo(url, folder / CONFIG_FILE)
+            yield ServedDemo(url, folder / CONFIG_FILE, sign_in)
 
 
 def run_clock_from(at: float) -> Callable[[], float]:

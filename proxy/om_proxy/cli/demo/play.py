@@ -15,10 +15,11 @@ from rich.console import Console
 
 from om_proxy.agents.models import encodings
 from om_proxy.cli.demo.figures import ACTOR_NAME, Bill, DemoResult
-from om_proxy.cli.demo.stage import Stage, open_stage
+from om_proxy.cli.demo.stage import open_stage
 from om_proxy.cli.demo.story import INSTRUCTIONS, Story, Turn
 from om_proxy.cli.demo.table import Board, Row
 from om_proxy.common.errors import OmError
+from om_proxy.proof.stage import Stage, read_receipt
 from om_proxy.testing import look_ups, notes
 from om_proxy.testing.scripted import (
     ACTOR,
@@ -46,14 +47,14 @@ async def play_story(
     await encodings.load_ranks(TOKENIZER_MODEL)
     count = encodings.create_encoder(TOKENIZER_MODEL)
     async with (
-        open_stage(story, count, kept_folder) as stage,
+        open_stage(story, count, kept_folder) as (stage, models),
         httpx.AsyncClient(base_url=f"{stage.url}/v1", timeout=60) as http,
     ):
         without, with_memory = (
             Client(http, story.tools, headers)
             for headers in (HEADERS_WITHOUT_MEMORY, HEADERS_WITH_MEMORY)
         )
-        players = Players(stage, without, with_memory, count)
+        players = Players(stage, models, without, with_memory, count)
         rows = []
         with Board(console) as board:
             for number, turn in enumerate(story.turns, start=1):
@@ -67,9 +68,15 @@ class Players:
     """Two clients of one stage, without memory and with it."""
 
     def __init__(
-        self, stage: Stage, without: Client, with_memory: Client, count: Callable[[str], int]
+        self,
+        stage: Stage,
+        models: ScriptedServer,
+        without: Client,
+        with_memory: Client,
+        count: Callable[[str], int],
     ) -> None:
         self._stage = stage
+        self._models = models
         self._count = count
         self._without = without
         self._with = with_memory
@@ -78,7 +85,7 @@ class Players:
     async def play(self, turn: Turn, number: int) -> Row:
         """Play a turn both ways, wait for memory's work after the reply, and return the turn's row.
         In the story, minutes pass until the next turn."""
-        models = self._stage.models
+        models = self._models
         earlier_count = len(models.requests)
         self._stage.clock.now = turn.at
         self._check_replies(turn, await self._without.say(turn))
@@ -124,7 +131,7 @@ class Players:
 
     async def ask_trimmed(self, question: str, rows: Sequence[Row]) -> DemoResult:
         """Ask the last question again, with the newest messages only, and return all results."""
-        models = self._stage.models
+        models = self._models
         last_without, last_with = (
             _select_requests(models.requests, headers)[-1]
             for headers in (HEADERS_WITHOUT_MEMORY, HEADERS_WITH_MEMORY)
@@ -137,6 +144,7 @@ class Players:
         answer = await self._without.complete(trimmed)
         return DemoResult(
             rows=tuple(rows),
+            turns=len(_select_requests(models.requests, HEADERS_WITH_MEMORY)),
             without=without,
             with_memory=with_memory,
             memory=Bill.of([*models.requests_to(OBSERVER), *models.requests_to(REFLECTOR)]),
@@ -265,9 +273,4 @@ class Client:
             raise OmError(
                 f"the demo's request was answered {response.status_code}; run it again with a log to see why"
             )
-        receipt = {
-            name.removeprefix("x-om-"): value
-            for name, value in response.headers.items()
-            if name.startswith("x-om-")
-        }
-        return ReplyWithReceipt(msgspec.json.decode(reply.message), receipt)
+        return ReplyWithReceipt(msgspec.json.decode(reply.message), read_receipt(response))

@@ -5,23 +5,25 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from om_proxy.app.app import App, create_app
-from om_proxy.cli.demo.figures import OBSERVER_NAME, REFLECTOR_NAME
+from om_proxy.cli.demo.figures import ACTOR_NAME, OBSERVER_NAME, REFLECTOR_NAME
 from om_proxy.cli.demo.story import Story
-from om_proxy.settings.config import Settings, parse
+from om_proxy.management.api.sign_in import SignIn
+from om_proxy.proof.stage import Stage
+from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 
 # the proxy's whole configuration
 SETTINGS_TEMPLATE = """
 upstream: [{{name: scripted, base_url: "{models}/v1"}}]
-storage: {{url: "sqlite:///{folder}/demo.db"}}
+storage: {{url: "sqlite:///{folder}/om.db"}}
 memory:
   api_base: "{models}/v1"
   api_key: demo-memory-models
@@ -54,64 +56,38 @@ an old message shows that the notes hold it. A real model writes better notes th
 starts at thirty thousand tokens unless you set another threshold."""
 
 
-class StoryClock:
-    """A clock in unix seconds that the story sets."""
-
-    def __init__(self, now: float) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class ServedDemo(NamedTuple):
     """A proxy that serves until a person ends it."""
 
     url: str  # without `/v1`
     config: Path  # its settings, for commands beside it
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """The running servers of the demo."""
-
-    clock: StoryClock
-    models: ScriptedServer
-    app: App
-    url: str  # the proxy's
+    sign_in: SignIn
 
 
 @contextlib.asynccontextmanager
 async def open_stage(
     story: Story, count: Callable[[str], int], kept_folder: Path | None = None
-) -> AsyncIterator[Stage]:
-    """Run both servers. At the end, remove what the proxy stored, unless there is a `kept_folder`
-    for it. `count` counts tokens for the model server."""
-    clock = StoryClock(story.turns[0].at)
-    models = ScriptedServer(story.script, count=count, clock=clock)
-    with tempfile.TemporaryDirectory(prefix="om-proxy-demo-") as removed_folder:
-        folder = str(kept_folder or removed_folder)
-        async with serve_on_loopback(models) as models_url:
-            settings = create_scripted_settings(
-                models_url, folder, STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS, log="off"
-            )
-            app = create_app(settings, clock=clock)
-            async with serve_on_loopback(app, lifespan="on") as url:
-                yield Stage(clock, models, app, url)
+) -> AsyncIterator[tuple[Stage, ScriptedServer]]:
+    """Run the proxy and the scripted model server, whose time is the stage's. At the end, remove what
+    the proxy stored, unless there is a `kept_folder` for it. `count` counts tokens for the server."""
+    models = ScriptedServer(story.script, count=count, clock=lambda: stage.clock.now)
+    async with serve_on_loopback(models) as models_url:
+        stage = Stage(
+            write_scripted_settings(models_url, "", STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS),
+            actor=f"{ACTOR_NAME}@{models_url}/v1",
+            now=story.turns[0].at,
+            folder=kept_folder,
+        )
+        async with stage:
+            yield stage, models
 
 
-def create_scripted_settings(
-    models_url: str,
-    folder: str,
-    message_tokens: int,
-    observation_tokens: int,
-    *,
-    log: str,
-    config: Path | None = None,
-) -> Settings:
-    """Create the settings of a proxy in front of a scripted model server, with its database in
-    `folder`. Write them to the file `config` too, if it is named."""
-    text = SETTINGS_TEMPLATE.format(
+def write_scripted_settings(
+    models_url: str, folder: str, message_tokens: int, observation_tokens: int, log: str = "off"
+) -> str:
+    """Write the settings of a proxy in front of a scripted model server, with its database in
+    `folder`."""
+    return SETTINGS_TEMPLATE.format(
         models=models_url,
         folder=folder,
         observer=OBSERVER_NAME,
@@ -120,9 +96,14 @@ def create_scripted_settings(
         observation_tokens=observation_tokens,
         log=log,
     )
-    if config is not None:
-        config.write_text(text, encoding="utf-8")
-    return parse(text)
+
+
+def create_scripted_app(
+    config: Path, text: str, sign_in: SignIn, clock: Callable[[], float] = time.time
+) -> App:
+    """Write the settings to the file `config`, and create their proxy."""
+    config.write_text(text, encoding="utf-8")
+    return create_app(parse(text), clock=clock, sign_in=sign_in)
 
 
 @asynccontextmanager
@@ -134,13 +115,10 @@ async def serve_trial(port: int, *, log: str = "console") -> AsyncIterator[Serve
     with tempfile.TemporaryDirectory(prefix="om-proxy-trial-") as folder:
         async with serve_on_loopback(models) as models_url:
             config = Path(folder) / CONFIG_FILE
-            settings = create_scripted_settings(
-                models_url,
-                folder,
-                TRIAL_MESSAGE_TOKENS,
-                TRIAL_OBSERVATION_TOKENS,
-                log=log,
-                config=config,
+            text = write_scripted_settings(
+                models_url, folder, TRIAL_MESSAGE_TOKENS, TRIAL_OBSERVATION_TOKENS, log
             )
-            async with serve_on_loopback(create_app(settings), port=port, lifespan="on") as url:
-                yield ServedDemo(url, config)
+            sign_in = SignIn()
+            app = create_scripted_app(config, text, sign_in)
+            async with serve_on_loopback(app, port=port, lifespan="on") as url:
+                yield ServedDemo(url, config, sign_in)

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from om_proxy.cli.answers import MICRODOLLARS_PER_DOLLAR, render_money
 from om_proxy.cli.demo.figures import MEMORY_MODEL, ActorCost, DemoResult, compute_costs
 from om_proxy.testing.scripted import RecordedRequest, message_text
 
@@ -20,7 +21,8 @@ SCALE_NOTE = (
 
 
 def print_summary(console: Console, result: DemoResult, *, show_prompt: bool) -> None:
-    console.print()
+    counts = f"{len(result.rows)} questions, {result.turns} turns"
+    console.print(f"\n{counts}: results of tools are turns of their own\n", highlight=False)
     console.print(_build_token_table(result))
     if costs := compute_costs(result.without, result.with_memory, result.memory):
         console.print()
@@ -63,9 +65,10 @@ def _build_cost_table(costs: Sequence[ActorCost]) -> Table:
     for cost in costs:
         table.add_row(
             cost.actor.rpartition("/")[2],
-            f"${cost.without:.2f}",
-            f"${cost.with_memory:.2f}",
-            f"${cost.memory:.2f}",
+            *(
+                render_money(round(dollars * MICRODOLLARS_PER_DOLLAR))
+                for dollars in (cost.without, cost.with_memory, cost.memory)
+            ),
             Text(f"{cost.saved_share:.0%}", "bold green" if cost.saved_share > 0 else "red"),
         )
     table.caption = "prompt caching is included: the discount on reads, and the surcharge on writes"

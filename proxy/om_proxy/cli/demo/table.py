@@ -1,4 +1,4 @@
-"""Print a row for each turn: as a live table with sums on a terminal, elsewhere as plain lines."""
+"""Print a row for each question: as a live table with sums on a terminal, elsewhere as plain lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ PLAIN_SAID_CHARS = 46  # of the user's text, without a terminal
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The row of one turn: the tokens sent without memory and with it, and what memory did."""
+    """The row of one question: the tokens sent without memory and with it, until its answer, and what
+    memory did. A question is several turns where the model calls tools."""
 
     day: date
     number: int
@@ -46,7 +47,7 @@ class Board:
             self._live.__enter__()
         else:
             self._console.print(
-                f"{'day':<12}{'turn':>4}  {'said':<{PLAIN_SAID_CHARS}} {'without':>9} {'with':>8}  memory"
+                f"{'day':<12}{'no.':>4}  {'said':<{PLAIN_SAID_CHARS}} {'without':>9} {'with':>8}  memory"
             )
         return self
 
@@ -71,7 +72,7 @@ class Board:
     def build_table(self) -> Table:
         table = Table(expand=True, box=None, pad_edge=False, header_style="bold")
         table.add_column("day", no_wrap=True)
-        table.add_column("turn", justify="right")
+        table.add_column("no.", justify="right")
         table.add_column("said", ratio=3, no_wrap=True, overflow="ellipsis")
         table.add_column("without", justify="right", no_wrap=True)
         table.add_column("with", justify="right", no_wrap=True, style="green")

@@ -12,16 +12,31 @@ from om_proxy.agents.local_embedding import (
     find_file_fault,
     list_missing_modules,
 )
-from om_proxy.agents.model_access.credentials import list_missing_variables, list_models
+from om_proxy.agents.model_access.credentials import (
+    list_missing_variables,
+    list_models,
+    read_provider,
+)
 from om_proxy.agents.model_access.retries import MAX_TRIES
-from om_proxy.agents.model_access.targets import OPENAI_BASE_URL
-from om_proxy.agents.models import find_small_model, list_model_warnings
+from om_proxy.agents.model_access.targets import (
+    NATIVE_PROVIDERS,
+    OPENAI_BASE_URL,
+    OPENAI_COMPATIBLE,
+)
+from om_proxy.agents.models import (
+    find_listed_name,
+    find_similar_name,
+    find_small_model,
+    list_model_warnings,
+    list_providers,
+)
 from om_proxy.engine.policy import resolve_model
 from om_proxy.settings.config import (
     REQUEST_MODELS,
     Effective,
     Settings,
     UpstreamSettings,
+    find_model_origin,
     render_value,
 )
 
@@ -58,7 +73,8 @@ def list_memory_model_warnings(
     (docs/contributing/behaviour.md#models). `auto` and `inherit` need the actor's model."""
     upstream = settings.find_server(actor)
     base_url = upstream.base_url if upstream else None
-    warnings = [
+    warnings = [*_list_name_faults(settings, effective)]
+    warnings += [
         text
         for name, is_replaced in _list_names(effective.observer_model, actor, base_url)
         for text in list_model_warnings(name, is_replaced=is_replaced)
@@ -75,6 +91,38 @@ def list_memory_model_warnings(
                 f"max_retries above {MAX_TRIES - 1} has no further effect: a call is tried at most {MAX_TRIES} times"
             )
     return list(dict.fromkeys(warnings))
+
+
+def _list_name_faults(settings: Settings, effective: Effective) -> Iterator[str]:
+    """Yield a warning for each model without an address whose provider is not known, or whose name
+    may have a typo."""
+    for agent in ("observation", "reflection"):
+        choice = effective.observer_model if agent == "observation" else effective.reflector_model
+        place = find_model_origin(settings, effective, agent)
+        for name, base, *_ in list_models(choice):
+            is_named = name not in (*REQUEST_MODELS, "default") and not effective.memory.api_base
+            if is_named and base is None and (fault := describe_name_fault(name)):
+                yield f"{place}: memory model {render_value(('model',), name)} {fault}"
+
+
+def describe_name_fault(model: str) -> str | None:
+    """Say what is wrong with the name of a model that has no address; None if nothing is known to
+    be."""
+    provider = read_provider(model)
+    known = list_providers()
+    if not known or (provider is None and find_listed_name(model)):
+        return None
+    if provider is None:
+        return "names no provider: write <provider>/<model>, or set memory.api_base for your own server"
+    if provider not in known | NATIVE_PROVIDERS | OPENAI_COMPATIBLE:
+        import difflib  # noqa: PLC0415 - 6 ms, needed for a fault only
+
+        similar = difflib.get_close_matches(provider, known, n=1, cutoff=0.75)
+        meant = f"did you mean {similar[0]}/{model.partition('/')[2]}?" if similar else ""
+        remedy = meant or "a server of your own needs memory.api_base"
+        return f"names no provider that is known; {remedy}"
+    similar_name = find_similar_name(model)
+    return f"is in no price list; did you mean {similar_name}?" if similar_name else None
 
 
 def _list_names(

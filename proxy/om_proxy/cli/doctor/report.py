@@ -28,6 +28,7 @@ from om_proxy.settings.config import (
     REQUEST_MODELS,
     Effective,
     Settings,
+    list_address_warnings,
     list_warnings,
     render_value,
 )
@@ -83,9 +84,11 @@ def examine_configuration(
     resource: str | None,
     environ: Mapping[str, str],
 ) -> list[Finding]:
-    """Examine which settings need attention, as `om-proxy check` warns of them."""
+    """Examine which settings need attention, as `om-proxy check` warns of them. Addresses are left
+    out: their servers are asked."""
+    addresses = set(list_address_warnings(settings))
     warnings = [
-        *list_warnings(settings, model, resource),
+        *(one for one in list_warnings(settings, model, resource) if one not in addresses),
         *list_memory_model_warnings(settings, effective, model),
     ]
     where = settings.file or "built-in defaults"

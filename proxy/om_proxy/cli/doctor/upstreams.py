@@ -4,8 +4,9 @@ how each webhook does from what its sender has stored."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple
 
+from om_proxy.agents.model_access.direct import QUESTION_PATHS
 from om_proxy.common.errors import Overloaded, UpstreamError
 from om_proxy.engine.event_feed.envelope import name_hook, name_receiver
 from om_proxy.engine.event_feed.webhooks import REQUEST_TIMEOUT_S
@@ -21,6 +22,7 @@ REDIRECT_STATUSES = range(300, 400)
 
 
 UNKNOWN_ADDRESS_STATUSES = frozenset({404, 405, 410})
+COMMON_PATHS = ("/v1", "/api/v1", "/openai/v1", "/api")  # where servers have their API
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +33,16 @@ class Finding:
     text: str
 
 
-class HasStatus(Protocol):
-    """The only part of a server's answer that is examined."""
+class ServerAnswer(NamedTuple):
+    """The part of a server's answer that is examined."""
 
-    @property
-    def status(self) -> int: ...
+    status: int
+    is_of_an_api: bool  # and neither a web page nor "Unexpected endpoint"
 
 
 async def examine_upstreams(settings: Settings) -> list[Finding]:
     """Return one finding for each upstream, in the order of the settings. This makes no chat call,
-    follows no redirect and reads no body."""
+    and follows no redirect."""
     client = Upstream(connections=1)
     try:
         return [await _examine_upstream(client, upstream) for upstream in settings.upstream]
@@ -49,31 +51,76 @@ async def examine_upstreams(settings: Settings) -> list[Finding]:
 
 
 async def _examine_upstream(client: Upstream, upstream: UpstreamSettings) -> Finding:
-    """Send `GET /models`, which every server of these APIs should know, by the first of its APIs. A
-    server that does not know the path answers too."""
+    """Send `GET /models`, which every server of these APIs should know, by the first of its APIs."""
+    try:
+        answer = await _ask(client, upstream, "GET", f"{upstream.base_url}/models")
+        if answer.is_of_an_api:
+            return judge_answer(upstream, answer)
+        return await _examine_address(client, upstream, answer)
+    except (UpstreamError, Overloaded) as exc:
+        return Finding(False, f"{_describe_upstream(upstream)}: {exc}")
+
+
+async def _examine_address(
+    client: Upstream, upstream: UpstreamSettings, answer: ServerAnswer
+) -> Finding:
+    """Look for a server's API: where requests go, then at other paths of the same server. The empty
+    object that is posted is no request of any model."""
+    answers = f"{_describe_upstream(upstream)} answers ({answer.status})"
+    path = QUESTION_PATHS[upstream.apis[0]]
+    posted = await _ask(client, upstream, "POST", f"{upstream.base_url}{path}", b"{}")
+    if posted.is_of_an_api:
+        return judge_answer(upstream, posted)
+    setting = f"{upstream.path_in_settings}.base_url"
+    for address in list_other_addresses(upstream.base_url):
+        found = await _ask(client, upstream, "GET", f"{address}/models")
+        if found.is_of_an_api and found.status in {200, *CREDENTIAL_STATUSES}:
+            return Finding(
+                False,
+                f"{answers}: its API is not there. It answers ({found.status}) at {address}: set {setting} to that",
+            )
+    return Finding(False, f"{answers} to {path} too: no API is there; check {setting}")
+
+
+def list_other_addresses(base_url: str) -> list[str]:
+    """List the addresses of the same server where its API may be."""
+    origin = "/".join(base_url.split("/")[:3])
+    others = [f"{base_url}/v1", *(f"{origin}{path}" for path in COMMON_PATHS)]
+    return [address for address in dict.fromkeys(others) if address != base_url]
+
+
+async def _ask(
+    client: Upstream, upstream: UpstreamSettings, method: str, url: str, body: bytes = b""
+) -> ServerAnswer:
     headers = [(b"accept", b"application/json")]
+    if body:
+        headers.append((b"content-type", b"application/json"))
     if upstream.apis[0] == "messages":
         headers.append((b"anthropic-version", b"2023-06-01"))  # without it, 400
     if key_header := upstream.build_key_header(upstream.apis[0]):
         name, value = key_header
         headers.append((name.encode(), value.encode()))
+    answer = await client.send(
+        method,
+        url,
+        headers,
+        body,
+        connect_timeout_s=min(upstream.connect_timeout, ANSWER_TIMEOUT_S),
+        read_timeout_s=min(upstream.read_timeout, ANSWER_TIMEOUT_S),
+        path_in_settings=upstream.path_in_settings,
+    )
     try:
-        answer = await client.send(
-            "GET",
-            f"{upstream.base_url}/models",
-            headers,
-            b"",
-            connect_timeout_s=min(upstream.connect_timeout, ANSWER_TIMEOUT_S),
-            read_timeout_s=min(upstream.read_timeout, ANSWER_TIMEOUT_S),
-            path_in_settings=upstream.path_in_settings,
-        )
-    except (UpstreamError, Overloaded) as exc:
-        return Finding(False, f"{_describe_upstream(upstream)}: {exc}")
-    await answer.aclose()
-    return judge_answer(upstream, answer)
+        types = [value for name, value in answer.headers if name.lower() == b"content-type"]
+        is_page = answer.status == 200 and any(one.startswith(b"text/html") for one in types)
+        # LM Studio answers 200 and `Unexpected endpoint` to a path that it does not know
+        beginning = await anext(answer.chunks(), b"") if answer.status == 200 else b""
+    finally:
+        await answer.aclose()
+    is_unknown = answer.status in UNKNOWN_ADDRESS_STATUSES or b"Unexpected endpoint" in beginning
+    return ServerAnswer(answer.status, not (is_unknown or is_page))
 
 
-def judge_answer(upstream: UpstreamSettings, answer: HasStatus) -> Finding:
+def judge_answer(upstream: UpstreamSettings, answer: ServerAnswer) -> Finding:
     """Judge from the status whether the server and its settings work."""
     status = answer.status
     answers = f"{_describe_upstream(upstream)} answers ({status})"

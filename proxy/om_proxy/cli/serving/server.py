@@ -14,6 +14,7 @@ from om_proxy.agents.models import create_encoder
 from om_proxy.app.app import can_have_memory, create_app
 from om_proxy.cli.exit_status import DONE
 from om_proxy.engine.policy import find_token_prices
+from om_proxy.management.api.sign_in import SignIn
 from om_proxy.memory.escaping import escape
 from om_proxy.settings.config import Settings, WatchedSettings
 from om_proxy.wire.server.graceful_server import GracefulServer
@@ -63,12 +64,13 @@ def create_server(
     *,
     figures_folder: Path | None = None,
     is_worker: bool = False,
+    sign_in: SignIn | None = None,
 ) -> AnnouncedServer:
-    """Create the server of this process. `figures_folder` and `is_worker`: see `create_app`."""
+    """Create the server of this process. The options are those of `create_app`."""
     load_for_memory(watched.current)
     server_settings = watched.current.server
     config = uvicorn.Config(
-        create_app(watched, figures_folder=figures_folder, is_worker=is_worker),
+        create_app(watched, figures_folder=figures_folder, is_worker=is_worker, sign_in=sign_in),
         host=server_settings.host,
         port=server_settings.port,
         loop="auto",  # uvloop if it is installed: there is none for Windows

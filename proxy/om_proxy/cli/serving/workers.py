@@ -25,6 +25,7 @@ from om_proxy.app.store_opening import check_drivers
 from om_proxy.cli.exit_status import CANNOT_START, DONE
 from om_proxy.cli.serving.banner import print_banner
 from om_proxy.cli.serving.server import AnnouncedServer, create_server, load_for_memory
+from om_proxy.management.api.sign_in import SignIn
 from om_proxy.observability.figures.worker_folder import create_folder
 from om_proxy.observability.telemetry.logs import flush_log, report_start_failure
 from om_proxy.settings.config import Settings, WatchedSettings
@@ -44,7 +45,9 @@ HANDLED_SIGNALS = (
 )
 
 
-def serve_with_workers(watched: WatchedSettings, listeners: list[socket.socket]) -> int:
+def serve_with_workers(
+    watched: WatchedSettings, sign_in: SignIn | None, listeners: list[socket.socket]
+) -> int:
     """Serve until SIGTERM or SIGINT, and return the exit status. A worker that dies is replaced. If
     a worker cannot start, all of them end."""
     settings = watched.current
@@ -52,10 +55,12 @@ def serve_with_workers(watched: WatchedSettings, listeners: list[socket.socket])
 
         def serve(line: socket.socket) -> int:
             watched.catch_up()
-            server = create_server(watched, lambda _: follow(server, line), figures_folder=folder)
+            server = create_server(
+                watched, lambda _: follow(server, line), figures_folder=folder, sign_in=sign_in
+            )
             return server.serve_until_signal(listeners)
 
-        return Supervisor(settings, listeners, serve).run()
+        return Supervisor(settings, listeners, serve, sign_in).run()
 
 
 def load_shared(settings: Settings) -> None:
@@ -115,10 +120,12 @@ class Supervisor:
         settings: Settings,
         listeners: list[socket.socket],
         serve: Callable[[socket.socket], int],
+        sign_in: SignIn | None = None,
     ) -> None:
         self._settings = settings
         self._listeners = listeners
         self._serve = serve
+        self._sign_in = sign_in
         self._count = settings.server.workers
         self._workers: list[Worker] = []
         self._is_announced = False
@@ -198,7 +205,8 @@ class Supervisor:
         serving = [worker for worker in staying if worker.is_serving]
         if serving and len(serving) == self._count and not self._is_announced:
             self._is_announced = True
-            print_banner(self._settings, self._listeners[0].getsockname()[1])
+            port = self._listeners[0].getsockname()[1]
+            print_banner(self._settings, port, self._sign_in)
         if len(serving) == len(staying) > self._count:
             (outdated or staying)[-1].dismiss()
         for worker in serving:

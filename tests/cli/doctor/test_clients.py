@@ -1,0 +1,50 @@
+"""What the doctor says of a client: what it needs, and what a server has counted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from om_proxy.cli.doctor.clients import CLIENT_NEEDS, describe_counts, examine_client
+from om_proxy.common.errors import UsageError
+from om_proxy.settings.config import parse
+from tests.support.free_port import free_port
+from tests.support.upstream_server import run_upstream_server, script_answer
+
+PAGES = Path(__file__).parents[3] / "docs" / "clients"
+METRICS = b"""# HELP om_requests_total Requests
+om_requests_total{status="off",reason="no-thread",upstream="openai",api="messages"} 12.0
+om_requests_total{status="applied",reason="",upstream="openai",api="chat"} 3.0
+om_overhead_seconds_count 3.0
+"""
+
+
+def test_each_page_of_a_client_is_known() -> None:
+    pages = {page.stem for page in PAGES.glob("*.md")} - {"README", "servers"}
+    assert pages == {*CLIENT_NEEDS}
+
+
+def test_counts_have_the_meaning_of_their_reason() -> None:
+    off, applied = describe_counts(METRICS.decode().splitlines())
+    assert (off.works, applied.works) == (False, True)
+    assert off.text.startswith("12 requests by messages: off no-thread: ")
+    assert "names no thread" in off.text
+    assert applied.text == "3 requests by chat: applied"
+
+
+async def test_a_running_server_is_asked() -> None:
+    async with run_upstream_server(script_answer(METRICS)) as server:
+        port = server.base.removesuffix("/v1").rpartition(":")[2]
+        needs, *counted = await examine_client("opencode", parse(f"server: {{port: {port}}}"))
+    assert "it names its sessions by itself (docs/clients/opencode.md)" in needs.text
+    assert len(counted) == 2
+
+
+async def test_no_server_and_no_page() -> None:
+    settings = parse(f"server: {{port: {free_port()}}}")
+    _, finding = await examine_client("opencode", settings)
+    assert not finding.works
+    assert "no server answers at http://127.0.0.1:" in finding.text
+    with pytest.raises(UsageError, match=r"there are .*langchain, "):
+        await examine_client("opncode", settings)
