@@ -1,167 +1,28 @@
-"""The arithmetic of `scripts/bench cost`: a provider's prompt cache in small cases made by hand,
-and the scripted note-taker."""
+"""The arithmetic of `scripts/bench cost`."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import orjson
-import pytest
 
-from om_proxy.agents.models import Price, create_encoder
-from om_proxy.memory.notes.sections import split_by_thread
-from tests.bench.billing import Rules, Sent, Used, dollars, total, used
+from om_proxy.agents.models import create_encoder
+from om_proxy.proof.billing import (
+    BilledTokens,
+    CacheRules,
+    SentPrompt,
+    bill_calls,
+)
 from tests.bench.cost import Cached, fitted, unbroken
 from tests.bench.cost_compression import Kind, dialogues, noted
 from tests.bench.cost_new import new
 from tests.bench.cost_profiles import CONFIG, profiles
-from tests.bench.note_taker import answered_apart, drawn, taken
 from tests.bench.recordings import Session, paused, spaced
 from tests.bench.replaying import Reading, counted
+from tests.proof.test_scripted_notes import by_words
 
-RULES = Rules(300, least=100)
+RULES = CacheRules(300, min_tokens=100)
 A, B, C = ("system", 100), ("first", 50), ("second", 30)
-
-
-def test_first_call_is_written() -> None:
-    """Nothing is kept of what was never sent."""
-    assert list(used([Sent(0, [A, B], output=7)], RULES)) == [Used(written=150, output=7)]
-
-
-def test_longer_prompt_reads_its_beginning() -> None:
-    """What stood in the call before is read, what is new is written."""
-    assert list(used([Sent(0, [A, B]), Sent(10, [A, B, C])], RULES))[1] == Used(
-        read=150, written=30
-    )
-
-
-@pytest.mark.parametrize(("pause", "read"), [(300, 150), (300.5, 0)])
-def test_lifetime(pause: float, read: int) -> None:
-    """A beginning lives so long after its last use, and no longer."""
-    assert list(used([Sent(0, [A, B]), Sent(pause, [A, B])], RULES))[1].read == read
-
-
-def test_use_prolongs_what_was_used_and_nothing_else() -> None:
-    """At 500 s the system message was used 200 s ago, the rest of the first prompt 500 s ago."""
-    calls = [
-        Sent(0, [A, B]),
-        Sent(200, [A, C]),
-        Sent(400, [A]),
-        Sent(500, [A, B]),
-        Sent(501, [A, C]),
-    ]
-    assert [call.read for call in used(calls, RULES)] == [0, 100, 100, 100, 100]
-
-
-def test_changed_message_breaks_what_follows() -> None:
-    """A beginning ends at the first message that differs, though the ones behind it are the
-    same."""
-    assert list(used([Sent(0, [A, B, C]), Sent(1, [A, ("edited", 50), C])], RULES))[1] == Used(
-        read=100, written=80
-    )
-
-
-def test_short_prompts_are_paid_in_full() -> None:
-    """Below the least length nothing is kept; a prompt that has grown beyond it is written
-    whole."""
-    short = [("system", 60)]
-    assert list(used([Sent(0, short), Sent(1, short), Sent(2, [*short, B])], RULES)) == [
-        Used(fresh=60),
-        Used(fresh=60),
-        Used(written=110),
-    ]
-
-
-def test_short_beginnings_are_not_found() -> None:
-    """A long prompt that shares less than the least length with those before it."""
-    assert list(used([Sent(0, [B, A]), Sent(1, [B, ("other", 100)])], RULES))[1] == Used(
-        written=150
-    )
-
-
-def test_steps() -> None:
-    """What is found is rounded down to whole steps; the rest is written."""
-    assert list(used([Sent(0, [A, B]), Sent(1, [A, B, C])], Rules(300, least=100, step=64)))[
-        1
-    ] == Used(read=128, written=52)
-
-
-def test_lost_cache() -> None:
-    """Before a call of `lost` the provider has forgotten everything; the call after it finds what
-    that one wrote."""
-    calls = [Sent(0, [A, B]), Sent(1, [A, B]), Sent(2, [A, B])]
-    assert [call.read for call in used(calls, RULES, lost={1})] == [0, 0, 150]
-
-
-def test_dollars() -> None:
-    """Each kind of token at its own price."""
-    price = Price(input=3.0, output=15.0, cached_input=0.3, cache_write=3.75)
-    calls = [Used(read=10, written=4), Used(fresh=2, output=1)]
-    assert dollars(total(calls), price) == pytest.approx(3.0 + 15.0 + 6.0 + 15.0)
-    assert total(calls).prompt == 16
-    assert total(calls).share == pytest.approx(10 / 16)
-    assert Used().share == 0
-
-
-TRANSCRIPT = "\n".join(
-    [
-        "Date: May 22, 2023",
-        *(f"User (09:{n:02}): the dock {n} takes no van above {n} metres" for n in range(50)),
-    ]
-)
-
-
-def by_words(text: str) -> int:
-    return len(text.split())
-
-
-def test_note_taker_keeps_its_length() -> None:
-    """Notes come to the tokens asked for, within one piece, and are drawn from the whole
-    transcript."""
-    notes = taken(TRANSCRIPT, 120, 60, by_words)
-    assert 100 <= by_words(notes) <= 140
-    assert "the dock 0 " in notes
-    assert any(f"the dock {n} " in notes for n in range(40, 50))
-
-
-def test_note_taker_says_nothing_twice() -> None:
-    """A repeated line is one piece: notes that repeat themselves are refused as a loop."""
-    assert list(
-        drawn("User (09:00): yes, let us do it so\nUser (09:01): yes, let us do it so\n")
-    ) == ["* 🟡 (10:00) yes, let us do it so"]
-
-
-RESULTS = "\n".join(
-    [
-        "Tool result ls (09:01):",
-        *(f"  crate {n} stands at dock {n} since {n} days" for n in range(50)),
-    ]
-)
-
-
-def test_note_taker_tells_results_from_text() -> None:
-    """What a tool returned is marked as that to its last line, and has a length of its own."""
-    both = f"{TRANSCRIPT}\n{RESULTS}\nAssistant (09:02): all fifty of them are there"
-    assert [line[2] for line in drawn(both)] == ["🟡"] * 50 + ["🟢"] * 50 + ["🟡"]
-    notes = taken(both, 400, 80, by_words).splitlines()
-    sizes = {mark: sum(by_words(line) for line in notes if line[2] == mark) for mark in "🟡🟢"}
-    assert 180 <= sizes["🟡"] <= 240, "half of the transcript is text"
-    assert 30 <= sizes["🟢"] <= 50
-
-
-def test_note_taker_answers_threads_apart() -> None:
-    """Each section holds the notes of its own thread: without sections, nobody knows whose they
-    are."""
-    first, second = "a" * 16, "b" * 16
-    new = (
-        f'<thread id="{first}">\nUser (09:00): the dock 1 takes no van\n</thread>\n'
-        f'<thread id="{second}">\nUser (09:00): the dock 2 takes any van\n</thread>\n'
-    )
-    notes = answered_apart(new, lambda text: "\n".join(drawn(text)))
-    assert split_by_thread(notes, {first, second}) == {
-        first: "\n* 🟡 (10:00) the dock 1 takes no van\n",
-        second: "\n* 🟡 (10:00) the dock 2 takes any van\n",
-    }
 
 
 def said(text: str, role: str = "user") -> dict[str, str]:
@@ -216,15 +77,15 @@ def test_lost_caches_as_pauses() -> None:
 def test_what_follows_no_break() -> None:
     """Neither the first call nor a broken one, nor one after a pause longer than the cache
     lives."""
-    calls = [Sent(at, [A, B]) for at in (0, 10, 20, 400, 410)]
+    calls = [SentPrompt(at, [A, B]) for at in (0, 10, 20, 400, 410)]
     assert unbroken(calls, {1}, RULES) == [2, 4]
 
 
 def test_share_served() -> None:
     """Of all their tokens, and of those that the prompt before them had; a changed beginning shows
     in the second."""
-    calls = [Sent(0, [A, B]), Sent(1, [A, B, C]), Sent(2, [A, ("edited", 50), C])]
-    bills = list(used(calls, RULES))
+    calls = [SentPrompt(0, [A, B]), SentPrompt(1, [A, B, C]), SentPrompt(2, [A, ("edited", 50), C])]
+    bills = list(bill_calls(calls, RULES))
     assert Cached.of(calls, bills, [1]) == Cached(1, 150 / 180, 1.0, 1)
     assert Cached.of(calls, bills, [1, 2]) == Cached(2, 250 / 360, 100 / 180, 2)
 
@@ -237,17 +98,17 @@ def test_what_is_new_in_a_prompt() -> None:
         [said("hello there"), said("hi", "assistant"), said("1 2 3 4 5", "tool"), said("so?")],
     )
     calls = [
-        Sent(at, [("tools", 200), *map(counted, messages)])
+        SentPrompt(at, [("tools", 200), *map(counted, messages)])
         for at, messages in enumerate((first, second))
     ]
-    (found,) = new([first, second], calls, list(used(calls, RULES)), [1])
+    (found,) = new([first, second], calls, list(bill_calls(calls, RULES)), [1])
     assert found.kinds == {m["role"]: counted(m)[1] for m in second[1:]}
     assert (found.mostly, found.read, found.most) == (
         "tool results",
         calls[0].tokens,
         calls[0].tokens,
     )
-    (found,) = new([first, second], calls, [Used(), Used(read=100)], [1])
+    (found,) = new([first, second], calls, [BilledTokens(), BilledTokens(read=100)], [1])
     assert found.most - found.read == calls[0].tokens - 100, (
         "what a worse cache did not serve shows"
     )

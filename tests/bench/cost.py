@@ -1,9 +1,9 @@
 """What memory costs and saves on real conversations: the recorded coding session, and forty short
 service chats.
 
-1. A cache model (billing.py) is held against the session's recorded bill: within 15 %.
+1. A cache model (proof/billing.py) is held against the session's recorded bill: within 15 %.
 2. The session goes through the real proxy at its recorded times, with a note-taker of a given
-compression (note_taker.py). What was
+compression (proof/scripted_notes.py). What was
    forwarded is billed by the same model, the memory's own calls are added.
 3. So is the session as other actors would have led it, with the defaults, for `auto` and
 `inherit`, and the service chats, threads below the threshold, where memory can only cost.
@@ -33,12 +33,21 @@ from om_proxy.agents.models import Price, find_price
 from om_proxy.engine.policy import resolve_model
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.observability.telemetry import logs
-from tests.bench.billing import ANTHROPIC, OPENAI, Rules, Sent, Used, dollars, total, used
+from om_proxy.proof.billing import (
+    ANTHROPIC,
+    OPENAI,
+    BilledTokens,
+    CacheRules,
+    SentPrompt,
+    bill_calls,
+    price_in_dollars,
+    sum_tokens,
+)
+from om_proxy.proof.scripted_notes import NotesCall
 from tests.bench.cost_compression import Compressed, Kind, dialogues
 from tests.bench.cost_new import KINDS, New, new
 from tests.bench.cost_profiles import CONFIG, profiles
 from tests.bench.cost_steady import play_notes, write_as_accepted, write_as_asked
-from tests.bench.note_taker import Asked
 from tests.bench.recordings import Session, billed, coding_session, paused, service_chats
 from tests.bench.replaying import Reading, Replayed, Timed, counted, replayed
 from tests.e2e.replay import SHARED, Message
@@ -55,7 +64,7 @@ CODING = 12  # tokens of messages for one of notes
 RATIOS, CHOICES = (4, 18), ("auto", "inherit")
 COLUMNS = tuple((choice, ratio) for ratio in RATIOS for choice in CHOICES)
 # of the session's full history, with the defaults at notes 1:18
-MAX_DEFAULT_SHARES = {"claude-sonnet-4-5": 0.30, "gpt-4o": 0.30}
+MAX_DEFAULT_SHARES = {"claude-sonnet-5-5": 0.30, "gpt-5.4": 0.30}
 LITE = "gemini-3.1-flash-lite"
 TOOLS = 2_500  # tokens of the service chats' tools, which the file leaves out, as measured
 # tokens of messages in a thread, which then ends just below the threshold: notes were made for
@@ -92,15 +101,15 @@ SETTINGS = (
 @dataclass(frozen=True, slots=True)
 class Actor:
     model: str
-    rules: Rules
+    rules: CacheRules
     scale: float = 1.0
 
 
 ACTORS = (
-    Actor("claude-sonnet-4-5", ANTHROPIC, 1.22),  # as it counts the coding session
-    Actor("gpt-4o", OPENAI),
-    Actor("gpt-5-mini", OPENAI),
-    Actor("gemini-2.5-flash", OPENAI),
+    Actor("claude-sonnet-5-5", ANTHROPIC, 1.22),  # as claude-sonnet-4-5 counts the coding session
+    Actor("gpt-5.4", OPENAI),
+    Actor("gpt-5.4-mini", OPENAI),
+    Actor("gemini-3.5-flash", OPENAI),
 )
 SERVERS = {
     "claude": "https://api.anthropic.com/v1",
@@ -132,7 +141,7 @@ def listed(session: Session, price: Price) -> float:
     """The largest difference between a call's recorded cost and its tokens at list prices, in
     dollars."""
     found: list[float] = [
-        abs(dollars(billed(u), price) - u["cost"]["total"]) for u in session.recorded
+        abs(price_in_dollars(billed(u), price) - u["cost"]["total"]) for u in session.recorded
     ]
     return max(found)
 
@@ -140,21 +149,21 @@ def listed(session: Session, price: Price) -> float:
 # ── with memory ───────────────────────────────────────────────────────────────────────────────────
 
 
-def memory_dollars(asked: Sequence[Asked], model: str, scale: float) -> float:
+def memory_dollars(asked: Sequence[NotesCall], model: str, scale: float) -> float:
     """Uncached, as single calls minutes apart are. Their tokens are scaled like the actor's: the
     texts are the same."""
     return sum(
-        dollars(
-            Used(fresh=round(a.read * scale), output=round(a.written * scale) + THINKING),
+        price_in_dollars(
+            BilledTokens(fresh=round(a.read * scale), output=round(a.written * scale) + THINKING),
             priced(model),
         )
         for a in asked
     )
 
 
-def unbroken(calls: Sequence[Sent], broken: Collection[int], rules: Rules) -> list[int]:
+def unbroken(calls: Sequence[SentPrompt], broken: Collection[int], rules: CacheRules) -> list[int]:
     """The calls whose prompt goes on from the one before, while that is still kept."""
-    cold = {n for n, (a, b) in enumerate(pairwise(calls), 1) if b.at - a.at > rules.lifetime}
+    cold = {n for n, (a, b) in enumerate(pairwise(calls), 1) if b.at - a.at > rules.lifetime_s}
     return [n for n in range(1, len(calls)) if n not in broken and n not in cold]
 
 
@@ -168,10 +177,12 @@ class Cached:
     below: int  # calls below SERVED
 
     @classmethod
-    def of(cls, calls: Sequence[Sent], bills: Sequence[Used], chosen: Sequence[int]) -> Cached:
+    def of(
+        cls, calls: Sequence[SentPrompt], bills: Sequence[BilledTokens], chosen: Sequence[int]
+    ) -> Cached:
         return cls(
             len(chosen),
-            total(bills[n] for n in chosen).share,
+            sum_tokens(bills[n] for n in chosen).share,
             min((bills[n].read / calls[n - 1].tokens for n in chosen), default=0.0),
             sum(bills[n].share < SERVED for n in chosen),
         )
@@ -196,10 +207,10 @@ async def coding(path: Path) -> bool:
     session = coding_session(path)
     price, reading, lost = priced(session.model), fitted(session), session.lost
     calls = [reading.sent(call, call.sent) for call in session.calls]
-    bills = list(used(calls, ANTHROPIC, lost))
+    bills = list(bill_calls(calls, ANTHROPIC, lost))
     kept = _calibrated(session, reading, bills, calls, price)
-    full = total(bills)
-    without = dollars(full, price)
+    full = sum_tokens(bills)
+    without = price_in_dollars(full, price)
     print(
         f"\nThe coding session with memory (notes 1:{CODING}, list prices, memory's own calls included)\n"
     )
@@ -211,17 +222,19 @@ async def coding(path: Path) -> bool:
     news = {"full history": list(new([c.sent for c in session.calls], calls, bills, whole_history))}
     compressed: list[tuple[str, Compressed, Replayed]] = []
     for setting in (*SETTINGS, *_profiles()):
-        timed = paused(session.calls, lost, ANTHROPIC.lifetime) if setting.paused else session.calls
+        timed = (
+            paused(session.calls, lost, ANTHROPIC.lifetime_s) if setting.paused else session.calls
+        )
         run = await _replayed(timed, session.model, setting)
         sent = [reading.sent(f.call, f.messages, f.tools) for f in run.forwarded]
-        with_memory = list(used(sent, ANTHROPIC, lost))
+        with_memory = list(bill_calls(sent, ANTHROPIC, lost))
         observer = setting.observer or choose_observer(session.model, "auto")
         own = memory_dollars(run.asked, observer, reading.scale)
-        whole = total(with_memory)
+        whole = sum_tokens(with_memory)
         breaks = len(run.broken()) - 1
         row(
             setting.name,
-            *_figures(dollars(whole, price) + own, own, without, whole, sent),
+            *_figures(price_in_dollars(whole, price) + own, own, without, whole, sent),
             breaks,
             len(run.asked),
         )
@@ -257,10 +270,10 @@ async def _cheap(session: Session, reading: Reading) -> None:
             if run
             else [(c, c.sent, b"") for c in session.calls]
         )
-        bills = used([reading.sent(*prompt) for prompt in prompts], actor.rules, session.lost)
+        bills = bill_calls([reading.sent(*prompt) for prompt in prompts], actor.rules, session.lost)
         observer = (setting and setting.observer) or choose_observer(actor.model, "auto")
         own = memory_dollars(run.asked, observer, reading.scale) if run else 0.0
-        spent.append(dollars(total(bills), price) + own)
+        spent.append(price_in_dollars(sum_tokens(bills), price) + own)
     full, defaults, cheap = spent
     print(
         f"\n  The session on {actor.model}: ${full:.2f} with full history, {defaults / full:.3f} of it with the defaults, "
@@ -280,7 +293,7 @@ async def _replayed(calls: Sequence[Timed], model: str, setting: Setting) -> Rep
 
 
 def _figures(
-    spent: float, own: float, without: float, tokens: Used, calls: Sequence[Sent]
+    spent: float, own: float, without: float, tokens: BilledTokens, calls: Sequence[SentPrompt]
 ) -> tuple[str, ...]:
     sizes = [call.tokens for call in calls]
     return (
@@ -294,14 +307,18 @@ def _figures(
 
 
 def _calibrated(
-    session: Session, reading: Reading, bills: Sequence[Used], calls: Sequence[Sent], price: Price
+    session: Session,
+    reading: Reading,
+    bills: Sequence[BilledTokens],
+    calls: Sequence[SentPrompt],
+    price: Price,
 ) -> bool:
-    recorded, simulated = session.bill, total(bills)
+    recorded, simulated = session.bill, sum_tokens(bills)
     paid = sum(u["cost"]["total"] for u in session.recorded)
-    found = dollars(simulated, price)
+    found = price_in_dollars(simulated, price)
     deviation, difference = found / paid - 1, listed(session, price)
-    forgetful = dollars(total(used(calls, ANTHROPIC)), price)
-    cold = sum(calls[n].at - calls[n - 1].at > ANTHROPIC.lifetime for n in session.lost)
+    forgetful = price_in_dollars(sum_tokens(bill_calls(calls, ANTHROPIC)), price)
+    cold = sum(calls[n].at - calls[n - 1].at > ANTHROPIC.lifetime_s for n in session.lost)
     print(f"The cache model against the recorded bill: {len(bills)} calls of {session.model}\n")
     row("", "dollars", "read", "written", "output", "share read")
     row("recorded", f"{paid:.2f}", *_kinds(recorded))
@@ -309,7 +326,7 @@ def _calibrated(
     row("deviation", f"{deviation:+.1%}")
     print(
         f"\n  The provider counts {reading.scale:.3f} tokens for one of o200k, and {reading.tools} before the first message."
-        f"\n  {len(session.lost)} calls found their cache gone, {cold} of them after more than {ANTHROPIC.lifetime:g} s; all are"
+        f"\n  {len(session.lost)} calls found their cache gone, {cold} of them after more than {ANTHROPIC.lifetime_s:g} s; all are"
         f" replayed (without: ${forgetful:.2f})."
         f"\n  List prices against each call's recorded cost: at most ${difference:.9f} apart."
     )
@@ -319,12 +336,12 @@ def _calibrated(
     ) & _kept(difference < 1e-6, "list prices are the recorded ones")
 
 
-def _kinds(tokens: Used) -> tuple[str, ...]:
+def _kinds(tokens: BilledTokens) -> tuple[str, ...]:
     millions = (tokens.read, tokens.written + tokens.fresh, tokens.output)
     return (*(f"{n / 1e6:.2f} M" for n in millions), f"{tokens.share:.3f}")
 
 
-def _print_shares(found: Sequence[tuple[str, Cached, Used]]) -> bool:
+def _print_shares(found: Sequence[tuple[str, Cached, BilledTokens]]) -> bool:
     print("\n  Prompt tokens served by the provider's cache\n")
     row("", "all calls", "calls after", "of these,", "of what was", "calls below")
     row("", "", "no break", "served", "sent before", f"{SERVED:.0%}")
@@ -481,7 +498,9 @@ async def _list_defaults(
 
     def bill(prompts: Iterable[tuple[Timed, Sequence[Message], bytes]]) -> float:
         sent = [reading.sent(*prompt) for prompt in prompts]
-        return dollars(total(used(sent, actor.rules, lost)), priced(actor.model))
+        return price_in_dollars(
+            sum_tokens(bill_calls(sent, actor.rules, lost)), priced(actor.model)
+        )
 
     without = bill((call, call.sent, b"") for call in calls)
     found: dict[tuple[str, int], tuple[float, Replayed]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from om_proxy.agents.models import create_encoder
 from om_proxy.memory.model import Memory
-from tests.bench.note_taker import RESULT
+from om_proxy.proof.scripted_notes import RESULT_MARK
 from tests.bench.replaying import Timed, counted
 from tests.e2e.replay import Message
 
@@ -56,8 +56,8 @@ class Compressed:
 def noted(texts: Iterable[str], count: Callable[[str], int]) -> tuple[int, int]:
     """Tokens of the notes about text, and about what tools returned; dates belong to the first."""
     lines = [line for text in texts for line in text.splitlines()]
-    results = [line for line in lines if line.startswith(f"* {RESULT}")]
-    text = [line for line in lines if not line.startswith(f"* {RESULT}")]
+    results = [line for line in lines if line.startswith(f"* {RESULT_MARK}")]
+    text = [line for line in lines if not line.startswith(f"* {RESULT_MARK}")]
     return count("\n".join(text)), count("\n".join(results))
 
 

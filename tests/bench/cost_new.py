@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tests.bench.billing import Sent, Used
+from om_proxy.proof.billing import BilledTokens, SentPrompt
 from tests.e2e.replay import Message
 
 KINDS = {"tool": "tool results", "assistant": "last reply", "user": "the user"}
@@ -45,8 +45,8 @@ class New:
 
 def new(
     prompts: Sequence[Sequence[Message]],
-    calls: Sequence[Sent],
-    bills: Sequence[Used],
+    calls: Sequence[SentPrompt],
+    bills: Sequence[BilledTokens],
     chosen: Iterable[int],
 ) -> Iterator[New]:
     """`prompts` as they were sent, `calls` the same as they were counted: a segment for the tools,

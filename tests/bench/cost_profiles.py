@@ -14,7 +14,7 @@ CONFIG = Path(__file__).parents[2] / "config" / "om-proxy.yaml"
 _PROFILE = re.compile(
     r"^# (?P<name>[\w ]+): .*\n(?:#(?: .*)?\n)*(?P<text>(?:#\| .*\n?)+)", re.MULTILINE
 )
-_MODELS = {"default": "gemini/gemini-2.5-flash"}
+_MODELS = {"default": "gemini/gemini-3.5-flash-lite"}
 
 
 class Profile(NamedTuple):

@@ -45,7 +45,7 @@ async def hang(scope: loopback.Scope, receive: loopback.Receive, send: loopback.
 async def serve(
     folder: Path, models: str, count: int, *, database: str = "om.db", hook: str = ""
 ) -> AsyncIterator[list[Process]]:
-    webhooks = [{"url": hook, "secret": "a-secret-of-sixteen"}] if hook else []
+    webhooks = [{"url": hook, "secret": "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}] if hook else []
     processes = []
     try:
         for _ in range(count):

@@ -117,9 +117,15 @@ def list_turns(
             yield write_request(port, body, headers, thread * connections + connection)
 
 
-def write_request(port: int, body: bytes, headers: Sequence[str], number: int) -> bytes:
+def write_request(
+    port: int,
+    body: bytes,
+    headers: Sequence[str],
+    number: int,
+    path: str = "/v1/chat/completions",
+) -> bytes:
     head = [
-        "POST /v1/chat/completions HTTP/1.1",
+        f"POST {path} HTTP/1.1",
         f"host: 127.0.0.1:{port}",
         "content-type: application/json",
         "authorization: Bearer sk-bench",

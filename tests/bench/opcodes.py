@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import tempfile
 import threading
@@ -28,8 +29,10 @@ import om_proxy
 from om_proxy.app.app import App, create_app
 from om_proxy.settings.config import parse
 from om_proxy.testing import loopback
+from om_proxy.testing.forms import Turn
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import ACTOR, ScriptedServer
+from om_proxy.testing.scripted import ACTOR, FORMS, ScriptedServer
+from tests.support.three_apis import APIS, PATHS, Api, write_body
 
 COST_FILE = Path(__file__).with_name("request_cost.json")
 OWN_CODE = str(Path(om_proxy.__file__).parent)
@@ -54,6 +57,7 @@ memory:
 telemetry: {{log: json}}
 """
 NEVER_TOKENS, SOON_TOKENS = 1_000_000, 600
+WORD = re.compile(rb'delta.*"word')
 
 
 class OpcodeCounter:
@@ -112,20 +116,27 @@ class LockstepModels(ScriptedServer):
             await super().__call__(scope, receive, send)
             return
         await loopback.read_body(receive)
-        headers = [(b"content-type", b"text/event-stream")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        head, event, end = STREAMS[scope["path"]]
+        await loopback.start_response(send, 200, b"text/event-stream")
+        for begun in head:
+            await loopback.send_piece(send, begun)
         for _ in range(self.events):
             self.arrived.clear()
-            await _send_event(send, {"delta": {"content": "word "}, "finish_reason": None})
+            await loopback.send_piece(send, event)
             await self.arrived.wait()
-        await _send_event(send, {"delta": {}, "finish_reason": "stop"})
-        await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        await loopback.end_response(send, b"".join(end))
 
 
-async def _send_event(send: Send, choice: dict[str, Any]) -> None:
-    chunk = {"object": "chat.completion.chunk", "choices": [{"index": 0, **choice}]}
-    body = b"data: " + orjson.dumps(chunk) + b"\n\n"
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+def _list_events(api: Api) -> tuple[list[bytes], bytes, list[bytes]]:
+    """Return the events of a stream that says one word: those before it, the word and the rest."""
+    answer = {"role": "assistant", "content": "word"}
+    turn = Turn({}, ACTOR, 1, 1_760_000_000, answer, 100, 0, 20)
+    events, end = FORMS[PATHS[api].removeprefix("/v1")].build_stream(turn)
+    (place,) = [n for n, event in enumerate(events) if WORD.search(event)]
+    return events[:place], events[place], [*events[place + 1 :], *end]
+
+
+STREAMS = {PATHS[api]: _list_events(api) for api in APIS}
 
 
 class Client:
@@ -138,9 +149,11 @@ class Client:
         self.models = models
         self.history: list[dict[str, str]] = [{"role": "system", "content": "Be brief. " * 20}]
 
-    async def send(self, thread: str | None, *, stream: bool = False) -> tuple[int, str, str]:
+    async def send(
+        self, thread: str | None, *, stream: bool = False, api: Api = "chat"
+    ) -> tuple[int, str, str]:
         """Return the opcodes of a request with this history, its status of memory and its reply."""
-        body = orjson.dumps({"model": ACTOR, "messages": self.history, "stream": stream})
+        body = orjson.dumps(write_body(api, self.history, model=ACTOR, stream=stream))
         headers = {"host": "127.0.0.1:8400", "authorization": "Bearer sk-a", "accept": "*/*"}
         headers |= {"content-type": "application/json", "content-length": str(len(body))}
         if thread is not None:
@@ -160,8 +173,8 @@ class Client:
             "asgi": {"version": "3.0"},
             "http_version": "1.1",
             "method": "POST",
-            "path": "/v1/chat/completions",
-            "raw_path": b"/v1/chat/completions",
+            "path": PATHS[api],
+            "raw_path": PATHS[api].encode(),
             "query_string": b"",
             "scheme": "http",
             "server": ("127.0.0.1", 8400),
@@ -207,10 +220,12 @@ async def count_states(counter: OpcodeCounter) -> dict[str, int]:
             raise RuntimeError(f"no notes were made: the last turn was {status}")
         client.history.pop()
         costs["retry, applied"] = await _count_again(client, "t")
-    async with run_client(counter, NEVER_TOKENS) as (client, _):
-        client.history.append({"role": "user", "content": REMARK})
-        shorter, longer = [await _take_stream(client, events) for events in EVENTS]
-        costs["streamed event"] = round((longer - shorter) / (EVENTS[1] - EVENTS[0]))
+    for api in APIS:
+        async with run_client(counter, NEVER_TOKENS) as (client, _):
+            client.history.append({"role": "user", "content": REMARK})
+            shorter, longer = [await _take_stream(client, api, events) for events in EVENTS]
+            name = "streamed event" if api == "chat" else f"streamed event, {api}"
+            costs[name] = round((longer - shorter) / (EVENTS[1] - EVENTS[0]))
     return costs
 
 
@@ -224,9 +239,9 @@ def _find_typical(counts: list[int]) -> int:
     return round(quantiles(counts[WARM_REQUESTS:], n=4)[0])
 
 
-async def _take_stream(client: Client, events: int) -> float:
+async def _take_stream(client: Client, api: Api, events: int) -> float:
     client.models.events = events
-    counts = [(await client.send("s", stream=True))[0] for _ in range(5)]
+    counts = [(await client.send("s", stream=True, api=api))[0] for _ in range(5)]
     client.models.events = 0
     return median(counts)
 

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tests.bench.billing import Used, total
+from om_proxy.proof.billing import BilledTokens, sum_tokens
 from tests.bench.replaying import Timed, counted
 from tests.e2e.replay import SYSTEM, Message
 
@@ -34,8 +34,8 @@ class Session:
         return [u["input"] + u["cacheRead"] + u["cacheWrite"] for u in self.recorded]
 
     @property
-    def bill(self) -> Used:
-        return total(map(billed, self.recorded))
+    def bill(self) -> BilledTokens:
+        return sum_tokens(map(billed, self.recorded))
 
     @property
     def lost(self) -> set[int]:
@@ -64,8 +64,8 @@ def coding_session(path: Path) -> Session:
     return Session(calls, recorded, model)
 
 
-def billed(usage: Mapping[str, Any]) -> Used:
-    return Used(usage["cacheRead"], usage["cacheWrite"], usage["input"], usage["output"])
+def billed(usage: Mapping[str, Any]) -> BilledTokens:
+    return BilledTokens(usage["cacheRead"], usage["cacheWrite"], usage["input"], usage["output"])
 
 
 def paused(calls: Sequence[Timed], lost: Collection[int], lifetime: float) -> list[Timed]:

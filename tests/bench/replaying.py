@@ -17,11 +17,12 @@ from om_proxy.agents.models import create_encoder
 from om_proxy.app.app import App, create_app
 from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
+from om_proxy.proof.billing import Segment, SentPrompt
+from om_proxy.proof.recorder import Recorder
+from om_proxy.proof.scripted_notes import NotesCall, ScriptedNotes
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.wire.apis.chat.chat_message import view_parsed
-from tests.bench.billing import Segment, Sent
-from tests.bench.note_taker import Asked, NoteTaker
 from tests.e2e.replay import Call, Message, Recorded
 from tests.e2e.running import Clock
 
@@ -52,12 +53,14 @@ class Reading:
     scale: float = 1.0
     tools: int = 0
 
-    def sent(self, call: Timed, messages: Sequence[Message], look_up_tools: bytes = b"") -> Sent:
+    def sent(
+        self, call: Timed, messages: Sequence[Message], look_up_tools: bytes = b""
+    ) -> SentPrompt:
         """`look_up_tools`: the proxy's own, as JSON; they stand behind the client's."""
         own = round(_encode(look_up_tools.decode()) * self.scale)
         prompt: list[Segment] = [("tools" if not own else "tools, recall", self.tools + own)]
         prompt += [(key, round(size * self.scale)) for key, size in map(counted, messages)]
-        return Sent(call.asked_at, prompt, call.output)
+        return SentPrompt(call.asked_at, prompt, call.output)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +82,7 @@ class Forwarded:
 @dataclass(slots=True)
 class Replayed:
     forwarded: list[Forwarded] = field(default_factory=list)
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[NotesCall] = field(default_factory=list)
     memories: list[Memory] = field(default_factory=list)
 
     def broken(self) -> set[int]:
@@ -117,10 +120,10 @@ async def replayed(
     `ratio` and `tools` are the note-taker's; `settings` is more of the memory's section, in YAML's
     flow form.
     """
-    result, clock, taker = Replayed(), Clock(), NoteTaker(ratio, create_encoder(""), tools)
+    result, clock, taker = Replayed(), Clock(), ScriptedNotes(ratio, create_encoder(""), tools)
     recorded = Model(calls, clock)
     with tempfile.TemporaryDirectory(prefix="om-bench-") as folder:
-        async with _served(recorded) as upstream, _served(taker) as notes:
+        async with _served(recorded) as upstream, _served(Recorder({"/v1": taker})) as notes:
             app = create_app(
                 parse(_configuration(Path(folder), upstream, notes, observer, settings)),
                 clock=clock,
@@ -134,7 +137,7 @@ async def replayed(
                     result.forwarded.append(await _asked(client, number, call, model, recorded))
                     await app.background.wait_idle()
                 result.memories = await _memories(app)
-    result.asked = taker.asked
+    result.asked = taker.calls
     return result
 
 

@@ -88,7 +88,7 @@ def measure_cell(
         make_known(running, name, load.connections, body.read_bytes())
     command = generate_with(bench, running, load, seconds, tag)
     with watched(target.port, LOAD_CORE) if is_watched(target) else nullcontext():
-        return _measure_load(running, load, seconds, command)
+        return measure_load(running, load, seconds, command)
 
 
 def is_watched(target: Target) -> bool:
@@ -96,7 +96,7 @@ def is_watched(target: Target) -> bool:
     return bool(os.environ.get("OM_WATCHED")) and not target.name.endswith(BEFORE)
 
 
-def _measure_load(
+def measure_load(
     running: Running, load: Load, seconds: float, command: Sequence[str]
 ) -> dict[str, Any] | None:
     target = running.target

@@ -69,10 +69,11 @@ class LongNotes(ScriptedServer):
 
 @dataclass
 class Wire:
-    """What goes from the proxy to a client."""
+    """What goes between a client and the proxy, of each connection."""
 
     url: str
-    replies: list[bytearray] = field(default_factory=list)  # of each connection
+    requests: list[bytearray] = field(default_factory=list)
+    replies: list[bytearray] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -83,10 +84,13 @@ async def listen_between(base: str) -> AsyncIterator[Wire]:
 
     async def pass_on(client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         proxy, to_proxy = await asyncio.open_connection(host, int(port))
-        heard = bytearray()
-        wire.replies.append(heard)
+        wire.requests.append(bytearray())
+        wire.replies.append(bytearray())
         try:
-            await asyncio.gather(_pump(client, to_proxy), _pump(proxy, to_client, heard))
+            await asyncio.gather(
+                _pump(client, to_proxy, wire.requests[-1]),
+                _pump(proxy, to_client, wire.replies[-1]),
+            )
         finally:
             to_proxy.close()
             to_client.close()
@@ -108,13 +112,12 @@ async def listen_between(base: str) -> AsyncIterator[Wire]:
 
 
 async def _pump(
-    source: asyncio.StreamReader, target: asyncio.StreamWriter, heard: bytearray | None = None
+    source: asyncio.StreamReader, target: asyncio.StreamWriter, heard: bytearray
 ) -> None:
     """Pass on until the source ends, and keep what was heard."""
     with suppress(ConnectionError):  # either side left: so does the other
         while piece := await source.read(1 << 16):
-            if heard is not None:
-                heard += piece
+            heard += piece
             target.write(piece)
             await target.drain()
         target.write_eof()

@@ -24,10 +24,15 @@ ROOMS = [
     "landing",
     "veranda",
     "guest-room",
-    "laundry",
 ]
 FLOORS = ["oak", "cork", "slate", "linoleum", "terrazzo", "larch"]
 PEOPLE = ["Ana", "Bo", "Chidi", "Dagny", "Elif"]
+# asked last, when the first turns are covered: the model has no line for them. The date is that of
+# the notes, where it finds the facts
+QUESTION = "By when must the work be done that may not cost more than {} euros?"
+RECALLED = (
+    "On Nov 14, 2023 you said: It must be done by March {}, and it may not cost more than {} euros."
+)
 
 
 @dataclass(frozen=True)
@@ -45,12 +50,12 @@ class Turn:
 
 def conversation(tool: str | None = "price") -> tuple[Turn, ...]:
     """A flat, room by room, about 150 tokens a turn; every other one streamed, every third with a
-    call of the tool.
+    call of the tool. The last two ask for facts of the first ones, whole and streamed.
 
     `tool`: `price`, which the program lends the model, or `bash`, which the client has; None: no
     calls.
     """
-    return tuple(
+    rooms = [
         Turn(
             _say(n, room),
             _answer(n, room),
@@ -58,8 +63,11 @@ def conversation(tool: str | None = "price") -> tuple[Turn, ...]:
             _call(n, tool) if tool and n % 3 == 2 else None,
             stream=n % 2 == 1,
         )
-        for n, room in enumerate(ROOMS)
-    )
+        for n, room in enumerate(ROOMS[:-1])
+    ]
+    last_room = _say(len(rooms), ROOMS[-1]), _answer(len(rooms), ROOMS[-1]), QUESTION.format(1030)
+    whole = Turn("\n\n".join(last_room), RECALLED.format(4, 1030), "")
+    return *rooms, whole, Turn(QUESTION.format(900), RECALLED.format(3, 900), "", stream=True)
 
 
 def _say(n: int, room: str) -> str:
@@ -105,6 +113,8 @@ def script(turns: Sequence[Turn]) -> dict[str, Message]:
     """The model server's lines, by what it is asked last."""
     lines: dict[str, Message] = {}
     for turn in turns:
+        if not turn.floor:  # a question
+            continue
         answer = {"role": "assistant", "content": turn.answer}
         lines[turn.id or turn.say] = answer
         if turn.tool:

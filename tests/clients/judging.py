@@ -9,15 +9,18 @@ from dataclasses import dataclass
 import orjson
 from structlog.typing import EventDict
 
+from om_proxy.common.apis import ApiName
 from om_proxy.testing.scripted import OBSERVER, RecordedRequest, message_text
+from om_proxy.wire.apis.registry import get_api
 from tests.clients.conversation import Turn, transcript
 from tests.clients.look_ups import is_later_round
-from tests.e2e.differential.published import refused
 from tests.e2e.running import Running
+from tests.support.published_apis import find_disorder, find_misfit
 
 NOTES = "\n<observations>\n"
 HINT = "Note from the system"
 KEY = "sk-client-0123456789abcdef0123456789abcdef"  # every client has it
+KEYS = {(b"authorization", f"Bearer {KEY}".encode()), (b"x-api-key", KEY.encode())}
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,7 @@ class Verdict:
     streamed: int  # of them
     applied: int  # requests whose prompt was rewritten
     aside: int  # side requests, which have no memory
+    activations: int  # of notes, as its prompts show them
     comments: str = ""  # what its streams began with
     look_ups: int = 0  # requests that the proxy made for them
 
@@ -53,13 +57,17 @@ async def judged(
     answers: Sequence[str],
     thread: str,
     resource: str,
+    api: ApiName,
+    *,
+    fits_types: bool = True,
 ) -> Verdict:
     """Raises AssertionError for what does not hold. `thread`, `resource`: as the recipe or the
-    client names them."""
+    client names them. `api`: by which the client asks. `fits_types`: whether what it sends itself
+    fits the vendor's types."""
     await run.app.background.wait_idle()
-    assert [a.strip() for a in answers] == [t.answer.strip() for t in turns], (
-        "the client shows what the model server said"
-    )
+    assert len(answers) == len(turns)
+    for answer, turn in zip(answers, turns, strict=True):
+        assert answer.strip() == turn.answer.strip(), "the client shows what the model server said"
     chats = [story for story in stories if story["memory"] != "off"]
     aside = [story for story in stories if story["memory"] == "off"]
     assert {story["status"] for story in stories} == {200}
@@ -71,10 +79,12 @@ async def judged(
     asked = [seen for seen in rounds if not is_later_round(seen)]
     assert len(asked) == len(stories), "one request of the model server for each of the client"
     for seen in rounds:
-        assert refused(orjson.loads(seen.body)) is None, "a prompt that a model server takes"
-        assert dict(seen.headers)[b"authorization"] == f"Bearer {KEY}".encode(), (
-            "the client's own key, passed on"
-        )
+        body = orjson.loads(seen.body)
+        refusal = find_misfit(api, body) if fits_types else None
+        if not body.get("previous_response_id"):  # else the server has the calls of its results
+            refusal = refusal or find_disorder(api, body)
+        assert refusal is None, f"a prompt that no model server takes: {refusal}"
+        assert KEYS & set(seen.headers), "the client's own key, passed on"
         assert not [name for name, _ in seen.headers if name.startswith(b"x-om-")], (
             "what is said to the proxy stays there"
         )
@@ -83,6 +93,7 @@ async def judged(
     mains = [seen for seen in asked if _is_of(seen, told)]
     assert len(mains) == len(chats), "memory is for the turns, and for nothing else"
     the_prompt_holds(mains[-1], turns)
+    noted = {text for seen in mains for m in seen.messages if NOTES in (text := message_text(m))}
     streamed = sum(bool(orjson.loads(seen.body).get("stream")) for seen in mains)
     return Verdict(
         len(turns),
@@ -90,14 +101,27 @@ async def judged(
         streamed,
         sum(story["memory"] == "applied" for story in chats),
         len(aside),
+        len(noted),
         look_ups=len(rounds) - len(asked),
     )
+
+
+def judge_passed_on(
+    run: Running, stories: Sequence[EventDict], heard: Sequence[bytes], since: int
+) -> None:
+    """Hold the requests without a thread, those from `since` on, to this: the model server got the
+    bytes that the client sent (`heard`), and nothing is remembered. Raise AssertionError."""
+    assert {(story["memory"], story["reason"]) for story in stories} == {("off", "no-thread")}
+    passed = run.models.requests[since:]
+    assert len(passed) == len(stories)
+    for seen in passed:
+        assert any(seen.body in said for said in heard), "without a thread, equal bytes"
 
 
 def _is_of(seen: RecordedRequest, told: set[str]) -> bool:
     """Whether this is a request of the conversation; those for a title may quote it."""
     said = [message_text(m).strip() for m in seen.messages if m["role"] == "user"]
-    return said[-1] in told and (said[0] in told or said[0].startswith(HINT))
+    return not said or (said[-1] in told and (said[0] in told or said[0].startswith(HINT)))
 
 
 async def _memory(run: Running, turns: Sequence[Turn], thread: str, resource: str) -> None:
@@ -106,7 +130,10 @@ async def _memory(run: Running, turns: Sequence[Turn], thread: str, resource: st
     memory = await run.memory()
     assert (memory.key.thread, memory.key.resource) == (thread, resource)
     assert memory.log.entries, "the conversation crossed an activation"
-    stored = [orjson.loads(m.item.raw) for m in await run.app.store.messages(memory.key, 0)]
+    stored = [
+        get_api(m.item.api).read_chat_message(m.item.raw)
+        for m in await run.app.store.messages(memory.key, 0)
+    ]
     expected = list(transcript(turns))
     assert [m["role"] for m in stored] == [role for role, _ in expected]
     for said, (_, gist) in zip(stored, expected, strict=True):

@@ -1,5 +1,9 @@
 """Run one client's conversation: its recipe and its program in a folder, a proxy and a scripted
-model server on loopback."""
+model server on loopback.
+
+The name of a client says its page of docs/clients, and where it has several ways to ask, the API
+and how it uses it: `openai-python/responses/store-false`.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,12 @@ import httpx
 import orjson
 from structlog.typing import EventDict
 
+from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.clients import recipes
 from tests.clients.comments import LongNotes, judge_comments, listen_between
 from tests.clients.conversation import conversation, script
-from tests.clients.judging import KEY, Verdict, judged
+from tests.clients.judging import KEY, Verdict, judge_passed_on, judged
 from tests.clients.look_ups import LOOK_UPS, CuriousServer, Planted, judge_streams, plant
 from tests.e2e.playing import TurnEvents, collect_turn_events
 from tests.e2e.running import run_with_scripted_models
@@ -32,6 +37,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 SMALL = "observation: {message_tokens: 1200, buffer_tokens: 300, block_timeout: 10s}"
 # the request itself waits for the notes, so a stream has comments about all of it
 WAITING = "observation: {message_tokens: 1200, buffer_tokens: false, block_timeout: 60s}"
+PASSED_ON_TURNS = 3  # of the conversation, said once more without a thread; the third has a call
 PROVIDER = "https://api.openai.com"  # where a recipe says so, the scripted server stands in
 
 
@@ -49,20 +55,55 @@ class Client:
         None
     )
     behind: bool = False  # whether that stands between the proxy and the model server
+    fits_types: bool = True  # whether what it sends fits the types that the vendor published
     env: Mapping[str, str] = field(default_factory=dict)
     within: float = 240.0  # seconds that starting, and then the conversation, may take
 
 
+# what the requests of such a client say beside the conversation
+OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "": {},
+    "store-false": {"store": False},
+    # no options of the API, but of the program:
+    "previous": {"previous": True},  # it sends what is new
+    "codex": {"codex": True},  # it asks for a model that chooses the API
+}
+
 CLIENTS: Mapping[str, Client] = {
-    "openai-python": Client("openai_python.py", "openai"),
-    "openai-node": Client("openai_node.mjs", "openai"),
-    "langchain": Client("langchain.py", "langchain-openai"),
-    "litellm": Client("litellm.py", "litellm"),
-    "pydantic-ai": Client("pydantic_ai.py", "pydantic-ai-slim"),
-    "openai-agents": Client("openai_agents.py", "openai-agents"),
-    "vercel-ai-sdk": Client("vercel_ai_sdk.mjs", "ai"),
-    "llm": Client("llm.py", "llm", env={"LLM_USER_PATH": "."}, within=1_200),
-    "opencode": Client(
+    "openai-python/chat": Client("openai_python.py", "openai"),
+    "openai-python/responses": Client("openai_responses.py", "openai"),
+    "openai-python/responses/store-false": Client("openai_responses.py", "openai"),
+    "openai-python/responses/previous": Client("openai_responses.py", "openai"),
+    "openai-node/chat": Client("openai_node.mjs", "openai"),
+    "openai-node/responses": Client("openai_responses.mjs", "openai"),
+    "openai-node/responses/store-false": Client("openai_responses.mjs", "openai"),
+    "openai-node/responses/previous": Client("openai_responses.mjs", "openai"),
+    "anthropic-python/messages": Client("anthropic_python.py", "anthropic"),
+    "anthropic-node/messages": Client("anthropic_node.mjs", "@anthropic-ai/sdk"),
+    "langchain/chat": Client("langchain.py", "langchain-openai"),
+    # it sends tools without `strict`, and a streamed message without its id
+    "langchain/responses": Client("langchain.py", "langchain-openai", fits_types=False),
+    "langchain/responses/store-false": Client("langchain.py", "langchain-openai", fits_types=False),
+    "langchain/responses/codex": Client("langchain.py", "langchain-openai", fits_types=False),
+    "langchain/messages": Client("langchain.py", "langchain-anthropic"),
+    "litellm/chat": Client("litellm.py", "litellm"),
+    "litellm/responses": Client("litellm_responses.py", "litellm"),
+    "litellm/responses/store-false": Client("litellm_responses.py", "litellm"),
+    "litellm/messages": Client("litellm_messages.py", "litellm"),
+    "pydantic-ai/chat": Client("pydantic_ai.py", "pydantic-ai-slim"),
+    "pydantic-ai/responses": Client("pydantic_ai.py", "pydantic-ai-slim"),
+    "pydantic-ai/responses/store-false": Client("pydantic_ai.py", "pydantic-ai-slim"),
+    "pydantic-ai/messages": Client("pydantic_ai.py", "pydantic-ai-slim"),
+    "openai-agents/chat": Client("openai_agents.py", "openai-agents"),
+    "openai-agents/responses": Client("openai_agents.py", "openai-agents"),
+    "openai-agents/responses/store-false": Client("openai_agents.py", "openai-agents"),
+    "openai-agents/responses/previous": Client("openai_agents.py", "openai-agents"),
+    "vercel-ai-sdk/chat": Client("vercel_ai_sdk.mjs", "ai"),
+    "vercel-ai-sdk/responses": Client("vercel_ai_sdk.mjs", "ai"),
+    "vercel-ai-sdk/responses/store-false": Client("vercel_ai_sdk.mjs", "ai"),
+    "vercel-ai-sdk/messages": Client("vercel_ai_sdk.mjs", "ai"),
+    "llm/chat": Client("llm.py", "llm", env={"LLM_USER_PATH": "."}, within=1_200),
+    "opencode/chat": Client(
         "opencode.py",
         "opencode-ai",
         tool="bash",
@@ -73,13 +114,13 @@ CLIENTS: Mapping[str, Client] = {
         },
         within=1_200,
     ),
-    "litellm-proxy-before": Client(
+    "litellm-proxy-before/chat": Client(
         "openai_python.py", "litellm", serves=(4000, "/health/liveliness")
     ),
-    "litellm-proxy-behind": Client(
+    "litellm-proxy-behind/chat": Client(
         "openai_python.py", "litellm", serves=(4000, "/health/liveliness"), behind=True
     ),
-    "open-webui": Client(
+    "open-webui/chat": Client(
         "open_webui.py",
         "open-webui",
         tool=None,
@@ -100,6 +141,13 @@ CLIENTS: Mapping[str, Client] = {
 }
 
 
+def split_name(name: str) -> tuple[str, ApiName, str]:
+    """Return a client's page, its API and the key of its options."""
+    page, api, *option = name.split("/")
+    assert api in API_NAMES
+    return page, api, "".join(option)
+
+
 async def played(
     name: str,
     folder: Path,
@@ -118,7 +166,8 @@ async def played(
     `look_ups`: the model looks up earlier messages; `planted`: a fault in the streams of such
     replies. `changes`: of the fields of its Client.
     """
-    client, recipe = replace(CLIENTS[name], **changes), recipes.recipe(name)
+    page, api, option = split_name(name)
+    client, recipe = replace(CLIENTS[name], **changes), recipes.recipe(page, api)
     turns = conversation(client.tool)
     served = f"127.0.0.1:{free_port()}"
     places = recipe.ask_for_events(events) if events else {}
@@ -145,7 +194,7 @@ async def played(
             ) as run,
             listen_between(run.base) as wire,
         ):
-            places[recipes.ADDRESS] = wire.url if events or look_ups else run.base
+            places[recipes.ADDRESS] = wire.url
             if client.serves:
                 port = client.serves[0]
                 places |= {
@@ -153,13 +202,9 @@ async def played(
                     f"--port {port}": f"--port {served.partition(':')[2]}",
                 }
             recipe.write(folder, places)
-            said = {
-                "tool": client.tool,
-                "turns": [
-                    {"say": turn.say, "stream": turn.stream or bool(events)} for turn in turns
-                ],
-            }
-            (folder / "turns.json").write_bytes(orjson.dumps(said))
+            said = [{"say": turn.say, "stream": turn.stream or bool(events)} for turn in turns]
+            told = {"tool": client.tool, "options": OPTIONS[option], "turns": said}
+            (folder / "turns.json").write_bytes(orjson.dumps(told))
             for file in ("talk.py", "talk.mjs"):
                 shutil.copy(PROGRAMS / file, folder)
             if (
@@ -167,7 +212,9 @@ async def played(
             ).is_dir():  # JavaScript's imports look nowhere but beside the program
                 (folder / "node_modules").symlink_to(installed / "node_modules")
             env = (
-                _environment(folder, installed) | dict(client.env) | {"SERVED": f"http://{served}"}
+                make_environment(folder, installed)
+                | dict(client.env)
+                | {"SERVED": f"http://{served}"}
             )
             async with _serving(client, folder, env, served):
                 lines = await _lines(client, folder, env)
@@ -178,9 +225,24 @@ async def played(
             names: dict[str, Any] = next((line for line in lines if "thread" in line), written)
             answers = [line["answer"] for line in lines if "answer" in line]
             verdict = await judged(
-                run, _all(turn_events), turns, answers, names["thread"], names["resource"]
+                run,
+                _all(turn_events),
+                turns,
+                answers,
+                names["thread"],
+                names["resource"],
+                api,
+                fits_types=client.fits_types,
             )
+            if written["thread"] and not client.serves:
+                since = len(models.requests)
+                recipe.write(folder, places | {"X-OM-Thread": "X-No-Thread"})
+                told["turns"] = said[:PASSED_ON_TURNS]
+                (folder / "turns.json").write_bytes(orjson.dumps(told))
+                await _lines(client, folder, env)
+                judge_passed_on(run, _all(turn_events), wire.requests, since)
     assert verdict.aside == client.aside
+    assert verdict.activations >= (1 if events else 2)  # of long notes one comes to few turns
     if look_ups:
         seen = [request for request in models.requests if request.model != OBSERVER]
         verdict = replace(verdict, comments=judge_streams(wire.replies, seen))
@@ -251,18 +313,19 @@ async def _up(http: httpx.AsyncClient, url: str) -> bool:
         return False
 
 
-def _environment(folder: Path, installed: Path) -> dict[str, str]:
+def make_environment(folder: Path, installed: Path) -> dict[str, str]:
     """A home of its own, a key, and none of the caller's own settings for clients."""
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("OPENAI_", "LITELLM_", "PYTHON"))
+        if not name.startswith(("OPENAI_", "ANTHROPIC_", "LITELLM_", "PYTHON"))
     }
     places = (installed / "bin", installed / "venv" / "bin", installed / "node_modules" / ".bin")
     return kept | {
         "PATH": os.pathsep.join([*map(str, places), os.environ.get("PATH", os.defpath)]),
         "HOME": str(folder),
         "OPENAI_API_KEY": KEY,
+        "ANTHROPIC_API_KEY": KEY,
         "NO_PROXY": "127.0.0.1",
         "LITELLM_MASTER_KEY": KEY,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it is fetched

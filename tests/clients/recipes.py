@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 
+from om_proxy.common.apis import API_NAMES, ApiName
+
 DOCS = Path(__file__).parents[2] / "docs" / "clients"
 NO_RECIPES = ("README", "servers")
 ADDRESS = "http://127.0.0.1:8400"  # as every recipe says it
@@ -31,13 +33,21 @@ _HEADER_PLACES = {
 class Recipe:
     name: str
     text: str
+    api: ApiName
 
     @property
     def files(self) -> dict[str, str]:
-        """The blocks that name a file behind their language, by its name."""
-        return {
+        """The blocks that name a file behind their language, by its name. The one that is named as
+        the API goes on where the page's `recipe` ends; those of other APIs are left out."""
+        blocks = {
             block["file"]: block["text"] for block in _BLOCK.finditer(self.text) if block["file"]
         }
+        for file in list(blocks):
+            if Path(file).stem in API_NAMES:
+                text, recipe = blocks.pop(file), f"recipe{Path(file).suffix}"
+                if Path(file).stem == self.api:
+                    blocks[recipe] = f"{blocks.get(recipe, '')}{text}"
+        return blocks
 
     @property
     def installs(self) -> str:
@@ -67,8 +77,8 @@ class Recipe:
             (folder / name).write_text(placed, encoding="utf-8")
 
 
-def recipe(name: str) -> Recipe:
-    return Recipe(name, (DOCS / f"{name}.md").read_text(encoding="utf-8"))
+def recipe(name: str, api: ApiName = "chat") -> Recipe:
+    return Recipe(name, (DOCS / f"{name}.md").read_text(encoding="utf-8"), api)
 
 
 def names() -> list[str]:

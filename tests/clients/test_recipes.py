@@ -19,18 +19,20 @@ from om_proxy.settings.identity.callers import identify
 from om_proxy.testing.scripted import RecordedRequest
 from tests.clients import recipes
 from tests.clients.conversation import conversation, price
+from tests.clients.examples import PROGRAMS_OF_CLIENTS
 from tests.clients.judging import the_prompt_holds
-from tests.clients.playing import CLIENTS, PROGRAMS
+from tests.clients.playing import CLIENTS, PROGRAMS, split_name
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "clients"
 
 
 def test_every_client_has_its_recipe() -> None:
-    """And every recipe its client, its line in the index of results, and a program that is used."""
-    assert sorted(CLIENTS) == recipes.names()
+    """And every recipe its client, its lines in the index of results, and a program that is used."""
+    assert sorted({split_name(name)[0] for name in CLIENTS}) == recipes.names()
     index = (recipes.DOCS / "README.md").read_text(encoding="utf-8")
-    listed = re.findall(r"^\| \[.+?\]\((.+?)\.md\) \|", index, flags=re.MULTILINE)
-    assert sorted(listed) == recipes.names()
+    listed = re.findall(r"^\| \[.+?\]\((.+?)\.md\) \| ([a-z/-]+) \|", index, flags=re.M)
+    assert sorted(map("/".join, listed)) == sorted(CLIENTS)
+    assert set(PROGRAMS_OF_CLIENTS) <= set(recipes.names())
     programs = {client.program for client in CLIENTS.values()}
     assert programs | {"talk.py", "talk.mjs"} == {
         file.name for file in PROGRAMS.iterdir() if file.is_file()
@@ -40,11 +42,12 @@ def test_every_client_has_its_recipe() -> None:
 @pytest.mark.parametrize("name", CLIENTS)
 def test_recipe(name: str) -> None:
     """Short; says how to install, where om-proxy is, and what names the thread."""
-    recipe = recipes.recipe(name)
+    page, api, _ = split_name(name)
+    recipe = recipes.recipe(page, api)
     written = "".join(recipe.files.values())
     assert len(recipe.text.splitlines()) <= 30
     assert recipe.installs
-    assert f"{recipes.ADDRESS}/v1" in written
+    assert (recipes.ADDRESS if api == "messages" else f"{recipes.ADDRESS}/v1") in written
     assert (
         re.search(r"X-OM-Thread|FORWARD_USER_INFO_HEADERS", written)
         or "x-session-affinity" in recipe.text
@@ -56,7 +59,7 @@ def test_recipe(name: str) -> None:
 @pytest.mark.parametrize("name", CLIENTS)
 def test_configurations_are_valid(name: str) -> None:
     """What a recipe says of om-proxy's own configuration is accepted by it."""
-    recipe = recipes.recipe(name)
+    recipe = recipes.recipe(split_name(name)[0])
     for text in [
         recipe.files.get("om-proxy.yaml", ""),
         *re.findall(r"`(upstream: .+?)`", recipe.text),
@@ -94,7 +97,7 @@ def test_the_script_knows_them_all() -> None:
     """Asked for one it does not know, it names every client and starts nothing."""
     asked = subprocess.run([SCRIPT, "no-such-client"], capture_output=True, text=True, check=False)
     assert asked.returncode == 2
-    assert sorted(asked.stderr.split()[-len(CLIENTS) :]) == recipes.names()
+    assert sorted(asked.stderr.split()[-len(recipes.names()) :]) == recipes.names()
 
 
 @pytest.mark.parametrize("file", ["talk.py", "talk.mjs"])
@@ -110,9 +113,10 @@ def test_every_language_lends_the_same_tool(file: str) -> None:
 @pytest.mark.parametrize("name", CLIENTS)
 def test_a_recipe_can_ask_for_events(name: str, tmp_path: Path) -> None:
     """Its files say one header more, and are still valid. Open WebUI has no place for one."""
-    recipe = recipes.recipe(name)
+    page, api, _ = split_name(name)
+    recipe = recipes.recipe(page, api)
     places = recipe.ask_for_events("inline,text")
-    assert bool(places) == (name != "open-webui")
+    assert bool(places) == (page != "open-webui")
     recipe.write(tmp_path, places)
     written = {file: (tmp_path / file).read_text(encoding="utf-8") for file in recipe.files}
     assert "".join(written.values()).count("X-OM-Events") == len(places) <= 1

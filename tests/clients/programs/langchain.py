@@ -1,15 +1,18 @@
-"""LangChain: invoke and stream, with a bound tool."""
+"""LangChain by any API: invoke and stream, with a bound tool."""
 
 from functools import reduce
 from operator import add
 
 from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_core.tools import tool
-from recipe import model
-from talk import price, told, turns
+from langchain_openai import ChatOpenAI
+from recipe import memory, model, place
+from talk import OPTIONS, price, told, turns
 
 lookup = tool(price)
-bound = model.bind_tools([lookup])
+if OPTIONS.pop("codex", False):  # such a model chooses the Responses API by itself
+    model = ChatOpenAI(model="gpt-5.1-codex", base_url=place, default_headers=memory)
+bound = model.bind_tools([lookup], **OPTIONS)
 history = [SystemMessage("You help with a renovation.")]
 
 

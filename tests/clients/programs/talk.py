@@ -41,3 +41,4 @@ PRICE = {
     },
 }
 TOOLS = [PRICE] if _said["tool"] else None
+OPTIONS = _said["options"]  # members that each request has beside
