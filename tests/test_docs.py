@@ -16,7 +16,9 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 
+from om_proxy.agents.models.price_list import find_price
 from om_proxy.cli.entry import build_parser
 from om_proxy.common.errors import OmError
 from om_proxy.common.reasons import Reason, Status
@@ -103,6 +105,8 @@ def bench_parts() -> set[str]:
 
 
 OTHERS = [
+    ".github/ISSUE_TEMPLATE/bug.yml",
+    ".github/PULL_REQUEST_TEMPLATE.md",
     "CONTRIBUTING.md",
     "CHANGELOG.md",
     "config/om-proxy.yaml",
@@ -182,6 +186,36 @@ def test_variables_are_settings() -> None:
     for name, value in examples.items():
         key = ".".join(name.lower().split("__")[1:])
         assert f"{key} = {value}  (env {name})" in render_settings(parse("", env={name: value}))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=named)
+def test_examples_of_settings_are_accepted(document: Path) -> None:
+    """Each block of settings on a page is one that a server starts with."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", document.read_text("utf-8"), flags=re.M | re.S)
+    for block in blocks:
+        keys = yaml.safe_load(block)
+        if isinstance(keys, dict) and set(keys) <= set(Settings.model_fields):
+            names = re.findall(r"\$\{(\w+)\}", block)
+            parse(
+                block, env={name: f"a-secret-of-more-than-32-characters-{name}" for name in names}
+            )
+
+
+def test_costs_of_memory_models_are_list_prices() -> None:
+    """The page's table is the demo's tokens at the price list's prices."""
+    page = (DOCS / "concepts" / "memory-model-cost.md").read_text(encoding="utf-8")
+    words = " ".join(page.split())
+    found = re.search(r"made ([\d,]+) tokens .+?, (\d+) % of them .+? ([\d,]+) of output", words)
+    assert found
+    taken_in, cached_percent, given_out = (int(text.replace(",", "")) for text in found.groups())
+    cached = taken_in * cached_percent / 100
+    rows = re.findall(r"^\| ([\w.-]+) \| \$(\S+) \|$", page, flags=re.M)
+    assert len(rows) > 5
+    for model, dollars in rows:
+        price = find_price(model)
+        assert price
+        cost = (taken_in - cached) * price.input + cached * price.cached_input
+        assert f"{cost + given_out * price.output:.2f}" == dollars, model
 
 
 def test_settings_named_in_passing_exist() -> None:
@@ -698,7 +732,8 @@ ELSEWHERE = [
 ]
 ABOUT = [
     "co-" + "authored-by", "ai-" + "generated", "generated with " + "ai", "written by an " + "ai", "claude" + " code",
-    "chat" + "gpt", "copi" + "lot", "my coll" + "eague", "this brief" + " says", "in this sess" + "ion,", "sub" + "agent", "my hel" + "per",
+    "by chat" + "gpt", "with chat" + "gpt",
+    "copi" + "lot", "my coll" + "eague", "this brief" + " says", "in this sess" + "ion,", "sub" + "agent", "my hel" + "per",
 ]  # fmt: skip
 
 

@@ -4,6 +4,7 @@ behind it."""
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sys
@@ -16,6 +17,8 @@ import yaml
 from om_proxy.cli.demo.stage import serve_trial
 from om_proxy.settings.config import parse
 from om_proxy.testing.scripted import ScriptedServer
+from tests.clients.examples import PROGRAMS_OF_CLIENTS
+from tests.e2e.playing import collect_turn_events
 from tests.e2e.running import run_with_scripted_models
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -25,7 +28,7 @@ QUICKSTART = EXAMPLES.parent / "docs" / "quickstart" / "python.md"
 
 
 async def run(proxy: str, *command: str | Path) -> str:
-    """What the program prints; it must end well within half a minute."""
+    """What the program prints; it must end within a minute."""
     process = await asyncio.create_subprocess_exec(
         *map(str, command),
         env=os.environ
@@ -38,17 +41,44 @@ async def run(proxy: str, *command: str | Path) -> str:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     return out.decode()
 
 
 def test_every_example_is_run() -> None:
-    """A new example needs a test of its own here."""
-    assert {file.name for file in EXAMPLES.iterdir() if file.is_file()} == {
-        "openai_sdk.py", "openai_sdk_stream.py", "curl.sh", "compose.yaml", "compose-open-webui.yaml",
+    """A new example needs a test of its own here. Those of clients are run by scripts/clients,
+    which installs them."""
+    names = {file.name for file in EXAMPLES.iterdir() if file.is_file()}
+    assert names - set(PROGRAMS_OF_CLIENTS.values()) == {
+        "openai_sdk.py", "openai_sdk_stream.py", "conversation.ipynb", "curl.sh", "compose.yaml",
+        "compose-open-webui.yaml",
     }  # fmt: skip
+    for name in PROGRAMS_OF_CLIENTS.values():
+        assert len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) <= 40
+
+
+def read_cells() -> str:
+    """The code of the notebook, which keeps no output of a run."""
+    notebook = json.loads((EXAMPLES / "conversation.ipynb").read_text(encoding="utf-8"))
+    cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert [cell["outputs"] for cell in cells] == [[]] * len(cells)
+    return "\n".join("".join(cell["source"]) for cell in cells)
+
+
+async def test_the_notebook(tmp_path: Path) -> None:
+    """With the threshold that it names, its first turn is sent as it is, notes stand for old turns
+    at its end, and the model still knows the first room."""
+    text = (EXAMPLES / "conversation.ipynb").read_text(encoding="utf-8")
+    (threshold,) = re.findall(r"MESSAGE_TOKENS=(\d+) om-proxy serve", text)
+    memory_settings = f"observation: {{message_tokens: {threshold}}}"
+    async with run_with_scripted_models(tmp_path, memory_settings) as proxy:
+        out = await run(proxy.base, sys.executable, "-c", read_cells())
+        statuses = re.findall(r"memory (\w+), \d+ tokens sent", out)
+        assert (len(statuses), statuses[0], statuses[-1]) == (9, "raw", "applied")
+        assert "7 paintings" in out.splitlines()[-2]
+        assert (await proxy.memory()).key.thread == "museum-guide"
 
 
 async def test_openai_sdk(tmp_path: Path) -> None:
@@ -93,13 +123,12 @@ async def test_readme_s_own(tmp_path: Path) -> None:
     (asked,) = re.findall(r'"(Plan [^"]+)"', text)
     plan = "Day one: the castle, the tram, an early supper by the river. " * 20
     models = ScriptedServer({asked: {"role": "assistant", "content": plan}})
-    async with run_with_scripted_models(
-        tmp_path, f"observation: {{message_tokens: {threshold}}}", models=models
-    ) as proxy:
-        out = await run(
-            proxy.base, sys.executable, "-c", text.replace("http://127.0.0.1:8400", proxy.base)
-        )
-        assert [line.split()[0] for line in out.splitlines()] == ["raw", "applied"]
+    memory_settings = f"observation: {{message_tokens: {threshold}}}"
+    async with run_with_scripted_models(tmp_path, memory_settings, models=models) as proxy:
+        with collect_turn_events() as turn_events:
+            program = text.replace("http://127.0.0.1:8400", proxy.base)
+            await run(proxy.base, sys.executable, "-c", program)
+            assert [(await turn_events.next())["memory"] for _ in range(2)] == ["raw", "applied"]
         memory = await proxy.memory()
         assert (memory.key.resource, memory.key.thread, memory.count) == (
             "user-42",
@@ -108,35 +137,24 @@ async def test_readme_s_own(tmp_path: Path) -> None:
         )
 
 
-async def test_readme_s_own_without_a_key() -> None:
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
+async def test_readme_s_own_without_a_key(path: str) -> None:
     """README's program reaches `applied` against `om-proxy demo --serve` too, where the scripted
-    model introduces itself at length, once."""
+    model introduces itself at length, once. By each API it is the same but for README's lines: one,
+    and for another SDK the one that makes the client."""
     readme = README.read_text(encoding="utf-8")
     assert "om-proxy demo --serve" in readme
-    (text,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
-    async with serve_trial(0, log="off") as served:
-        program = text.replace("http://127.0.0.1:8400", served.url)
-        out = await run(served.url, sys.executable, "-c", program)
-    assert re.findall(r"^(raw|applied) ", out, flags=re.M) == ["raw", "applied"]
-    assert out.count("I am a scripted model") == 1
-
-
-@pytest.mark.parametrize("column", [1, 2])
-async def test_readme_s_own_by_another_api(column: int) -> None:
-    """README's program, changed as the quick start says, reaches `applied` against `om-proxy demo
-    --serve` too."""
-    (program,) = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.S)
-    _, _, table = QUICKSTART.read_text(encoding="utf-8").partition("| chat completions |")
-    rows = [row.split("|")[1:4] for row in table.split("\n\n")[0].split("\n")[2:]]
-    assert len(rows) == 5
-    for cells in rows:
-        old, new = cells[0].strip(" `"), cells[column].strip(" `")
-        assert program.count(old) == 1
-        program = program.replace(old, new or old)
+    (program,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
+    changes = re.findall(rf"^\| `{path}` \| `((\w+) = .+)` \|$", readme, flags=re.M)
+    assert len(changes) == {"/v1/responses": 1, "/v1/messages": 2}.get(path, 0)
+    for line, name in changes:
+        program, count = re.subn(rf"^( *){name} = .+$", rf"\1{line}", program, flags=re.M)
+        assert count == 1
     async with serve_trial(0, log="off") as served:
         program = program.replace("http://127.0.0.1:8400", served.url)
-        out = await run(served.url, sys.executable, "-c", program)
-    assert re.findall(r"^(raw|applied) ", out, flags=re.M) == ["raw", "applied"]
+        with collect_turn_events() as turn_events:
+            out = await run(served.url, sys.executable, "-c", program)
+            assert [(await turn_events.next())["memory"] for _ in range(2)] == ["raw", "applied"]
     assert out.count("I am a scripted model") == 1
 
 
@@ -159,14 +177,14 @@ async def test_quickstart_s_own(tmp_path: Path) -> None:
 def test_no_two_share_a_thread() -> None:
     """Whoever tries one after the other does not mix their conversations."""
     texts = [
-        file.read_text(encoding="utf-8")
+        read_cells() if file.suffix == ".ipynb" else file.read_text(encoding="utf-8")
         for file in (*EXAMPLES.iterdir(), README, QUICKSTART)
         if file.is_file()
     ]
     named = [
         name for text in texts for name in re.findall(r'X-OM-Thread"?: "?([a-z][a-z-]+)"', text)
     ]
-    assert len(named) == len(set(named)) == 5
+    assert len(named) == len(set(named)) == 10
 
 
 async def test_openai_sdk_stream(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ Run by `scripts/reference`. tests/test_docs.py makes them again and compares.
 from __future__ import annotations
 
 import argparse
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,11 +30,13 @@ from om_proxy.management.api.openapi import build_openapi
 from om_proxy.memory.events.parts import StoredPart
 from om_proxy.memory.events.status import MemoryStatus
 from om_proxy.observability.figures.metrics import FAILURE_CAUSES, LABEL_VALUES, METRICS
+from om_proxy.settings.config.annotations import list_words
 from om_proxy.settings.config.watching import needs_a_restart
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "reference"
 CONFIG = (ROOT / "config" / "om-proxy.yaml").read_text(encoding="utf-8")
+WORDS_BY_KEY = list_words(CONFIG)
 MADE_BY = "<!-- made by scripts/reference: do not edit -->"
 
 
@@ -101,9 +102,8 @@ def _settings_of(node: yaml.MappingNode, section: str) -> Iterator[Setting]:
     for key, value in node.value:
         holder = value.value[0] if isinstance(value, yaml.SequenceNode) and value.value else value
         nested = isinstance(holder, yaml.MappingNode) and bool(holder.value)
-        found = Setting(
-            section, key.value, "" if nested else _written(value), _comment(key.start_mark.line)
-        )
+        name = f"{section}.{key.value}" if section else key.value
+        found = Setting(section, key.value, "" if nested else _written(value), WORDS_BY_KEY[name])
         if nested:
             inner.append((found, holder))
         else:
@@ -118,15 +118,6 @@ def _written(node: yaml.Node) -> str:
     if isinstance(node, yaml.SequenceNode) and not node.flow_style:
         return f"[{', '.join(_written(item) for item in node.value)}]"
     return CONFIG[node.start_mark.index : node.end_mark.index]
-
-
-def _comment(line: int) -> str:
-    """The comment above a key."""
-    lines = CONFIG.splitlines()
-    start = line
-    while start and re.match(r" *# ", lines[start - 1]):
-        start -= 1
-    return " ".join(text.partition("# ")[2] for text in lines[start:line])
 
 
 def settings_page() -> str:
