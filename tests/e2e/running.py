@@ -13,6 +13,7 @@ import httpx
 import orjson
 
 from om_proxy.app.app import App, create_app
+from om_proxy.management.api.sign_in import SignIn
 from om_proxy.memory.model import Memory
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
@@ -111,6 +112,7 @@ async def run_with_scripted_models(
     model_timeout_s: float = 5.0,
     upstream_url: Callable[[str], str] = str,
     storage: str | None = None,
+    sign_in: SignIn | None = None,
 ) -> AsyncIterator[Running]:
     """Run the proxy until the block ends. `memory`, `telemetry`: keys of that section; `more`: further sections;
     `storage`: keys of that section, None: a file in `tmp_path`;
@@ -126,7 +128,7 @@ async def run_with_scripted_models(
             {more}
             """
         )
-        app = create_app(settings, clock=clock, model_timeout_s=model_timeout_s)
+        app = create_app(settings, clock=clock, model_timeout_s=model_timeout_s, sign_in=sign_in)
         async with (
             serve_on_loopback(app) as base,
             httpx.AsyncClient(trust_env=False, timeout=30) as http,

@@ -3,6 +3,7 @@ far as it goes, and breaks no conversation (each row of the contract's table).""
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import AsyncIterator
 from itertools import count
 from typing import Any
@@ -32,10 +33,12 @@ def name_thread() -> tuple[bytes, Key]:
     return f"X-OM-Thread: {thread}".encode(), Key(LOCAL_TENANT, thread, thread)
 
 
-async def check_passes(site: ProxyUnderTest, wire: Wire, body: bytes, reason: str) -> None:
+async def check_passes(
+    site: ProxyUnderTest, wire: Wire, body: bytes, reason: str, *headers: bytes
+) -> None:
     """It goes up and down by the byte, nothing is stored, and nothing is told of a thread."""
     named, key = name_thread()
-    got = await wire.ask(site, body, named)
+    got = await wire.ask(site, body, named, *headers)
     assert (site.seen.body, got.body) == (body, wire.answer())
     assert read_reason(got) == f"off/{reason}"
     assert (await site.app.store.load(key)).version == 0
@@ -89,6 +92,15 @@ async def test_no_messages(site: ProxyUnderTest, body: bytes) -> None:
     await check_passes(site, MESSAGES, body, "unreadable")
 
 
+@each_wire
+@pytest.mark.parametrize("encoding", [b"gzip", b"zstd"])
+async def test_a_compressed_request(site: ProxyUnderTest, wire: Wire, encoding: bytes) -> None:
+    """It is for the model server to read."""
+    body = gzip.compress(wire.body("hi"))  # what is inside is never looked at
+    await check_passes(site, wire, body, "unreadable", b"Content-Encoding: " + encoding)
+    assert site.seen.header(b"content-encoding") == [encoding]
+
+
 @pytest.mark.parametrize(
     ("wire", "body"),
     [
@@ -120,6 +132,7 @@ UNKNOWN: list[tuple[Wire, dict[str, Any]]] = [
     (RESPONSES, {"role": "user", "content": [{"type": "smell", "data": "x"}]}),
     (RESPONSES, {"role": 7, "type": [], "content": 8}),
     (MESSAGES, {"role": "oracle", "content": "hm"}),
+    (MESSAGES, {"role": 7, "content": 8}),
     (MESSAGES, {"role": "user", "content": [{"type": "smell", "data": "x"}, 7, None]}),
 ]
 
@@ -131,11 +144,10 @@ async def test_unknown_words(site: ProxyUnderTest, wire: Wire, unknown: dict[str
     assert orjson.dumps(unknown) in sent
 
 
-@pytest.mark.parametrize("unknown", [{"role": 7, "content": 8}, {"content": "no role"}])
-async def test_a_message_of_nobody(site: ProxyUnderTest, unknown: dict[str, Any]) -> None:
+async def test_a_message_of_nobody(site: ProxyUnderTest) -> None:
     """As in chat: memory cannot say whose it is."""
     named, key = name_thread()
-    body = MESSAGES.body(unknown, "hi")
+    body = MESSAGES.body({"content": "no role"}, "hi")
     got = await MESSAGES.ask(site, body, named)
     assert (site.seen.body, got.body) == (body, MESSAGES.answer())
     assert read_reason(got) == "degraded/unreadable"

@@ -17,6 +17,7 @@ from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from om_proxy.wire.apis.registry import get_api
 from tests.e2e.api_wires import JSON, SAID, WIRES, Wire, find_turn_end, script_pieces
 from tests.e2e.raw_upstream import ProxyUnderTest, read_reason, run_with_raw_upstream
+from tests.support.long_forms import IS_LONG
 from tests.support.raw_client import RawClient
 from tests.support.upstream_server import SSE_HEAD, Call, chunk, script_answer
 
@@ -60,11 +61,15 @@ def count_whole_parts(wire: Wire, stream: bytes) -> int:
 
 async def test_cut_at_each_byte(site: ProxyUnderTest, wire: Wire) -> None:
     """The client gets the bytes that came and a broken connection. Before the end of the turn, the
-    whole parts are the interrupted reply; behind it, the reply is stored."""
+    whole parts are the interrupted reply; behind it, the reply is stored. The short form cuts at
+    every third byte, and at each one about the end of a line."""
     pieces = wire.write_events()
     stream = b"".join(pieces)
     end = find_turn_end(wire, pieces)
     for cut in range(len(stream)):
+        is_near_end_of_line = b"\n" in stream[max(cut - 2, 0) : cut + 2]
+        if not (IS_LONG or cut % 3 == 0 or is_near_end_of_line):
+            continue
         named, key = name_thread()
         got = await wire.ask(
             site,

@@ -115,7 +115,7 @@ async def furniture(
     more = f"server: {{admin_token: {ADMIN['x-om-admin']}, admin_reads: false}}{SCOPE_OVERRIDE_SETTINGS}"
     async with serve_on_loopback(hook, lifespan="off") as url:
         hook.name = name_hook(f"{url}/hook")
-        receiver = f'{{url: "{url}/hook", secret: a-secret-of-sixteen-or-more}}'
+        receiver = f'{{url: "{url}/hook", secret: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}}'
         async with run_with_scripted_models(
             folder,
             MEMORY_SETTINGS,

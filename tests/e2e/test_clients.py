@@ -17,10 +17,10 @@ from tests.support.long_forms import long_form
 @pytest.mark.parametrize(
     ("name", "events", "changes"),
     [
-        pytest.param("openai-python", "inline", {}, id="openai-python", marks=long_form),
-        pytest.param("openai-python", "inline,text", {}, id="openai-python with texts"),
+        pytest.param("openai-python/chat", "inline", {}, id="openai-python", marks=long_form),
+        pytest.param("openai-python/chat", "inline,text", {}, id="openai-python with texts"),
         pytest.param(
-            "litellm", "inline,text", {"tool": None}, id="litellm with texts", marks=long_form
+            "litellm/chat", "inline,text", {"tool": None}, id="litellm with texts", marks=long_form
         ),
     ],
 )
@@ -35,9 +35,11 @@ async def test_client_of_streams_with_comments(
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        pytest.param("openai-python", {}, id="openai-python", marks=long_form),
+        pytest.param("openai-python/chat", {}, id="openai-python", marks=long_form),
+        pytest.param("openai-python/responses", {}, id="openai-python by responses"),
+        pytest.param("anthropic-python/messages", {}, id="anthropic-python"),
         pytest.param(
-            "litellm", {"tool": None}, id="litellm"
+            "litellm/chat", {"tool": None}, id="litellm"
         ),  # with tools it needs a package that is not installed here
     ],
 )
@@ -53,7 +55,7 @@ async def test_client(name: str, changes: dict[str, Any], tmp_path: Path) -> Non
 async def test_client_of_replies_with_look_ups(tmp_path: Path) -> None:
     """The model looks up earlier messages before it answers, calls the client's tools beside that,
     and the client sees none of it: scripts/clients --look-ups runs the others."""
-    verdict = await played("openai-python", tmp_path, Path(sys.prefix), look_ups=True)
+    verdict = await played("openai-python/chat", tmp_path, Path(sys.prefix), look_ups=True)
     assert verdict.turns == 14
     assert verdict.look_ups >= 9
 
@@ -63,4 +65,6 @@ async def test_client_of_replies_with_look_ups(tmp_path: Path) -> None:
 async def test_a_fault_in_such_replies_is_found(planted: Planted, tmp_path: Path) -> None:
     """A second role, a gap between calls, and a second finish."""
     with pytest.raises((AssertionError, IndexError)):
-        await played("openai-python", tmp_path, Path(sys.prefix), look_ups=True, planted=planted)
+        await played(
+            "openai-python/chat", tmp_path, Path(sys.prefix), look_ups=True, planted=planted
+        )

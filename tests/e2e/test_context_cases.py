@@ -78,7 +78,8 @@ def list_documented_cases() -> set[str]:
 def test_every_case_is_previewed() -> None:
     """A case that the contract lists, and that no row here causes, fails."""
     assert len(list_documented_cases()) > 20
-    assert {row.case for row in ROWS.values()} == list_documented_cases()
+    # a preview is of a chat request, which names no reply
+    assert {row.case for row in ROWS.values()} == list_documented_cases() - {"answering"}
 
 
 @dataclass

@@ -38,6 +38,7 @@ DAMAGE = [
     ("message", "calls", "x"),
     ("message", "answers", NO_UTF8),
     ("message", "api", "x"),
+    ("message", "origin", b"x"),
     ("message", "live", NO_STATE),
     ("observation", "model", NO_UTF8),
     ("observation", "title", NO_UTF8),

@@ -54,7 +54,15 @@ TYPES = (
     *(Beginning, LookedUp, Round, ThreadLedger, PromptMark),
 )
 # of these the field is a list without names, or is never in an export
-NO_NAMES = {"mark", *OWN_RECORDS, *LOG_RECORDS, "item", "parts", *Account.__struct_fields__}
+NO_NAMES = {
+    "mark",
+    "origin",  # an import does not read it
+    *OWN_RECORDS,
+    *LOG_RECORDS,
+    "item",
+    "parts",
+    *Account.__struct_fields__,
+}
 
 
 def list_hostile_values(address: str) -> list[Any]:

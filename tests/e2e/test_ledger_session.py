@@ -18,11 +18,12 @@ from om_proxy.engine.turns import accounting
 from om_proxy.memory import ledger as ledger_module
 from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger, add_turn, assess_turn
 from om_proxy.memory.token_prices import Tokens, price_tokens
+from om_proxy.proof.billing import ANTHROPIC, BilledTokens, SentPrompt, bill_calls
+from om_proxy.proof.recorder import Recorder
+from om_proxy.proof.scripted_notes import ScriptedNotes
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
-from tests.bench.billing import ANTHROPIC, Sent, Used, used
 from tests.bench.cost import CODING, DEVIATION, fitted
-from tests.bench.note_taker import NoteTaker
 from tests.bench.recordings import Session
 from tests.bench.recordings import coding_session as load_session
 from tests.bench.replaying import HEADERS, Model
@@ -41,11 +42,11 @@ class BillingModel(Model):
         super().__init__(session.calls, clock)
         self._timed = session.calls
         self._reading = fitted(session)
-        self._asked: deque[Sent] = deque()
-        self._bills = used(self._iterate_asked(), ANTHROPIC, session.lost)
-        self.bills: list[Used] = []
+        self._asked: deque[SentPrompt] = deque()
+        self._bills = bill_calls(self._iterate_asked(), ANTHROPIC, session.lost)
+        self.bills: list[BilledTokens] = []
 
-    def _iterate_asked(self) -> Iterator[Sent]:
+    def _iterate_asked(self) -> Iterator[SentPrompt]:
         while self._asked:
             yield self._asked.popleft()
 
@@ -90,10 +91,10 @@ class BillingModel(Model):
 
 async def play(folder: Path, session: Session, model: BillingModel, clock: Clock) -> ThreadLedger:
     """Play the session through a live proxy at its recorded times. Return the thread's ledger."""
-    taker = NoteTaker(CODING, create_encoder(""))
+    taker = ScriptedNotes(CODING, create_encoder(""))
     async with (
         serve_on_loopback(model, lifespan="off") as upstream,
-        serve_on_loopback(taker, lifespan="off") as notes,
+        serve_on_loopback(Recorder({"/v1": taker}), lifespan="off") as notes,
     ):
         settings = parse(
             f"""
@@ -119,7 +120,7 @@ async def play(folder: Path, session: Session, model: BillingModel, clock: Clock
             return (await app.store.load(info.key)).ledger
 
 
-def price_call(bill: Used, model: str) -> int:
+def price_call(bill: BilledTokens, model: str) -> int:
     """Return the bill of one call in micro-dollars."""
     used = Tokens(bill.fresh, bill.read, bill.written, bill.output)
     return price_tokens(used, find_token_prices(model))

@@ -470,6 +470,14 @@ CLAUDE_CODE = b"X-Claude-Code-Session-Id: s"
             (),
             "off/server-state",
         ),
+        ("/v1/responses", b'{"previous_response_id":7,"input":"hi"}', (), "off/server-state"),
+        ("/v1/responses", b'{"conversation":"c","input":"hi"}', (), "off/server-state"),
+        (
+            "/v1/responses",
+            b'{"input":[{"type":"item_reference","id":"msg_1"}]}',
+            (),
+            "off/server-state",
+        ),
         ("/v1/responses", b'{"background":true,"input":"hi"}', (), "off/background"),
         ("/v1/responses", b'{"input":[{"type":"compaction_trigger"}]}', (), "off/compaction"),
         ("/v1/responses", b'{"input":"hi"}', (b"Originator: codex_cli_rs",), "raw/coding-agent"),
@@ -486,6 +494,23 @@ async def test_other_apis(
     async with run_with_raw_upstream(tmp_path) as site:
         assert read_reason(await site.ask(body, T, *headers, path=path)) == reason
         assert site.seen.body == body
+
+
+async def test_a_chain_whose_instructions_the_server_holds(tmp_path: Path) -> None:
+    reply = orjson.dumps(
+        {
+            "id": "resp_1",
+            "status": "completed",
+            "output": orjson.loads(HISTORY.replace(b"user", b"assistant")),
+        }
+    )
+    first = b'{"input":[{"role":"developer","content":"Be brief."},{"role":"user","content":"hi"}]}'
+    second = b'{"input":"go on","previous_response_id":"resp_1"}'
+    async with run_with_raw_upstream(tmp_path) as site:
+        script = script_answer(reply, b"Content-Type: application/json")
+        for body, reason in ((first, "raw"), (second, "raw/server-state")):
+            got = await site.ask(body, T, path="/v1/responses", script=script)
+            assert (read_reason(got), site.seen.body) == (reason, body)
 
 
 async def test_a_subscription_without_a_memory_model(tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ from om_proxy.app.app import create_app
 from om_proxy.engine.turns.prompt.shadow import ShadowPrompts
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Memory
+from om_proxy.proof.recorder import Recorder
+from om_proxy.proof.scripted_notes import ScriptedNotes
 from om_proxy.settings.config import parse
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
-from tests.bench.note_taker import NoteTaker
 from tests.bench.recordings import coding_session, service_chats
 from tests.bench.replaying import Model, Timed
 from tests.e2e.replay import SHARED, Message
@@ -362,8 +363,9 @@ async def test_a_recorded_week(tmp_path: Path, layout: str, scope: str) -> None:
         f"scope: {scope}, observation: {{message_tokens: 9000, block_after: 9}}, "
         "reflection: {observation_tokens: 12000, block_after: 9}"
     )
+    notes = Recorder({"/v1": ScriptedNotes(8.0, create_encoder(""))})
     shadow, live = [
-        await play(tmp_path / mode, calls, NoteTaker(8.0, create_encoder("")), memory, layout, mode)
+        await play(tmp_path / mode, calls, notes, memory, layout, mode)
         for mode in ("shadow", "live")
     ]
     compare(shadow, live)

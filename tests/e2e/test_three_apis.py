@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 
 from om_proxy.testing.scripted import ACTOR, ScriptedServer
+from om_proxy.wire.apis.split import Split, Splits
 from tests.e2e.playing import TurnEvents, collect_turn_events
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.support.published_apis import find_refusal
@@ -80,6 +82,9 @@ class Speaker:
     running: Running
     turn_events: TurnEvents
     window: int = 0  # newest turns that it sends; 0: all
+    headers: dict[str, str] = field(
+        default_factory=lambda: {"authorization": "Bearer sk-a", "x-om-thread": "t"}
+    )
     history: list[Json] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)  # where each turn begins
     status: str = ""  # of the newest request
@@ -107,7 +112,7 @@ class Speaker:
         answer = await self.running.http.post(
             self.running.base + PATHS[api],
             json=body,
-            headers={"authorization": "Bearer sk-a", "x-om-thread": "t"},
+            headers=self.headers,
         )
         assert answer.status_code == 200, answer.text
         self.cases.append((await self.turn_events.next())["case"])
@@ -174,3 +179,30 @@ async def test_a_window_is_filled_across_apis(tmp_path: Path) -> None:
             assert base64.b64encode(PNG) in body
             assert base64.b64encode(b"%PDF-1.4 plan") in body
         assert (await speaker.running.memory()).count == len(speaker.history)
+
+
+@pytest.mark.parametrize(
+    ("api", "headers"),
+    [
+        ("messages", {"x-claude-code-agent-id": "a"}),
+        ("responses", {"x-codex-parent-thread-id": "p", "thread-id": "a"}),
+    ],
+)
+async def test_a_sub_agent_is_known_by_its_last_request(
+    api: Api, headers: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread is its own, and so is what is known of its history, which is not read anew."""
+    found: list[Split | None] = []
+    get = Splits.get
+
+    def watch(splits: Splits, key: Hashable) -> Split | None:
+        found.append(get(splits, key))
+        return found[-1]
+
+    monkeypatch.setattr(Splits, "get", watch)
+    async with speak(tmp_path, message_tokens=100_000) as speaker:
+        speaker.headers |= headers
+        for remark in (REMARK.format(n=1) * 100, "One.", "Two.", "Three."):
+            await speaker.say(api, remark, stream=False)
+        assert (await speaker.running.memory()).key.thread == "t/a"
+    assert found[-1] is not None

@@ -28,6 +28,8 @@ QUESTION, ANSWER = "Where is the blue van?", "It is at Quarry Steps."
 # without these nothing is known of the reply
 OF_THE_REPLY = ("reply_copy", "reply_item")
 OF_STREAMS = ("inline",)
+OF_SIDE_REQUESTS = ("title",)
+TITLE_TASK = "### Task:\nGenerate a concise title of it."
 OF_LOOK_UPS = ("rounds", "look_up_tokens", "look_ups")
 
 
@@ -116,7 +118,12 @@ def break_extra(monkeypatch: pytest.MonkeyPatch, broken: TurnExtra) -> None:
 
 @pytest.mark.parametrize(
     ("broken", "stream"),
-    [(extra, s) for extra in TURN_EXTRAS for s in (True, False) if s or extra not in OF_STREAMS],
+    [
+        (extra, s)
+        for extra in TURN_EXTRAS
+        for s in (True, False)
+        if (s or extra not in OF_STREAMS) and extra not in OF_SIDE_REQUESTS
+    ],
 )
 @pytest.mark.asyncio(loop_scope="module")
 async def test_it_fails_alone(
@@ -151,3 +158,18 @@ async def test_it_fails_alone(
     assert await count_failures(run) - counted >= len(failed) > 0
     assert await say(run, thread, "And the red one?", stream=stream) == ANSWER
     assert (await load(run, thread)).count == len(stored) + 2
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_title_fails_alone(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer has reached the client, and the thread stays as it was."""
+    failed: list[ExtraFailed] = []
+    await say(run, "titled", QUESTION, stream=False)
+    before = await load(run, "titled")
+    run.app.facts.subscribe(failed.append, ExtraFailed)
+    with monkeypatch.context() as patch:
+        break_extra(patch, "title")
+        assert await say(run, "titled", TITLE_TASK, stream=False)
+        await run.app.background.wait_idle()
+        assert {fact.extra for fact in failed} == {"title"}
+    assert await load(run, "titled") == before

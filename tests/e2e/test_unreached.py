@@ -33,6 +33,19 @@ ADVICE = (
     "this route has no memory; have the client post to /v1/chat/completions or /v1/responses or "
     "/v1/messages (docs/clients)"
 )
+
+
+async def test_a_session_of_a_coding_agent_is_told_too(tmp_path: Path) -> None:
+    """It is no thread, and its user would never learn why nothing is remembered."""
+    with collect_log_lines() as out:
+        async with run_with_raw_upstream(tmp_path) as site:
+            got = await site.ask(b"{}", b"session-id: secret-1", path="/v1/embeddings")
+            assert read_reason(got) == "off/route"
+            assert got.header(b"x-om-thread") == []
+    assert len(events(out, "memory.unreached")) == len(events(out, "turn")) == 1
+    assert "secret" not in out.text
+
+
 KNOWN_ROUTES = [
     ("GET", "/v1/responses/resp_123", "/v1/responses"),
     ("POST", "/v1/messages/batches", "/v1/messages"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
 
 from om_proxy.engine.event_feed.envelope import name_hook
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -25,21 +25,13 @@ from tests.e2e.test_workers import send_history
 from tests.support.free_port import free_port
 from tests.support.long_forms import IS_LONG
 
-CONTRACT = Path(__file__).parents[2] / "docs" / "contributing" / "seeing.md"
-SECRET, OTHER_SECRET = "a-secret-of-sixteen", "another-of-sixteen"
+SECRET, OTHER_SECRET = (
+    "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    "whsec_YW5vdGhlciBrZXkgb2YgMjQgYnl0ZXMh",
+)
 TOLD = "Crate {n} of {who} weighs {n} kilos, is painted red and goes to dock {n} at Quarry. " * 6
 TURNS = 8 if IS_LONG else 5
 PATIENCE_S = 60.0
-
-
-def load_documented_check() -> Callable[..., bool]:
-    """Return the receiver's check as the contract shows it."""
-    section = CONTRACT.read_text("utf-8").split("## Webhooks")[1]
-    (code,) = re.findall(r"```python\n(.*?)```", section, flags=re.S)
-    namespace: dict[str, Any] = {}
-    exec(compile(code, "seeing.md", "exec"), namespace)  # noqa: S102 - the page's own example
-    check: Callable[..., bool] = namespace["is_from_om_proxy"]
-    return check
 
 
 @dataclass
@@ -56,7 +48,6 @@ class Receiver:
 
     def __post_init__(self) -> None:
         self.may_answer.set()
-        self._is_from_om_proxy = load_documented_check()
 
     @property
     def ids(self) -> list[str]:
@@ -73,7 +64,9 @@ class Receiver:
             self.open -= 1
 
     async def _answer(self, headers: dict[str, str], body: bytes) -> int:
-        if not self._is_from_om_proxy(SECRET.encode(), headers, body):
+        try:
+            Webhook(SECRET).verify(body, headers)
+        except WebhookVerificationError:
             self.forged += 1
             return 401
         if self.is_away:

@@ -146,6 +146,8 @@ class Client:
         second = await self.world.exchange(self, self.shows(), retry=True)
         first_ = await first
         self.world.told(f"{self.talk.letter} twice: {first_.complete} {second.complete}")
+        if first_.complete and not second.complete:
+            first_.raced = True  # the begun reply may have its place: docs/concepts/limits.md
         for seen in (second, first_):
             if seen.complete:
                 self.take(seen, [second, first_], check=False)

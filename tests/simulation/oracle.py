@@ -346,12 +346,18 @@ def check_turn(exchange: Exchange) -> None:
 
 
 def check_end(talk: Talk, memory: Memory, live: Sequence[Message]) -> None:
-    """Everything has settled: what was stored was shown, and nothing waits."""
+    """Everything has settled: what was stored was shown, and nothing waits. A call that its client
+    gave up has no result, and no server takes it: the notes alone tell it."""
+    answered = {m.item.answers for m in live}
+    given_up = {
+        id_of(m.item.raw) for m in live if m.item.calls and answered.isdisjoint(m.item.calls)
+    }
     never = (
         set(talk.live.values())
         - talk.shown
         - talk.doubtful()
         - talk.changes.excused()
+        - given_up
         - {id_of(m.item.raw) for m in live[-1:]}
     )
     must(not never, "every message shown to the actor at least once", named(never))

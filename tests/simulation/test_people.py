@@ -28,7 +28,7 @@ FOUND_WITHIN = 30  # seeds
 LOOKED_AT_SEEDS = 24 if IS_LONG else 8
 FORGETFUL_SEEDS = 6 if IS_LONG else 2
 # a fork that forgets edits shows soon from here
-FORKING_SEED = 0 if IS_LONG else 6
+FORKING_SEED = 0 if IS_LONG else 20
 
 
 def busy(seed: int, made: type[World], trouble: float) -> World:

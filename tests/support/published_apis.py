@@ -21,16 +21,21 @@ Json = Mapping[str, Any]
 
 def find_refusal(api: Api, request: Json) -> str | None:
     """Return why a server would answer 400; None for a request that it takes."""
+    return find_misfit(api, request) or find_disorder(api, request)
+
+
+def find_misfit(api: Api, request: Json) -> str | None:
+    """Return what does not fit the vendor's types; of chat, the schema and its order."""
     if api == "chat":
         return published.refused(request)
     error = jsonschema.exceptions.best_match(_of_sdk(api).iter_errors(request))
-    if error is not None:
-        return f"{error.json_path}: {error.message[:200]}"
-    return find_disorder(api, request)
+    return f"{error.json_path}: {error.message[:200]}" if error else None
 
 
 def find_disorder(api: Api, request: Json) -> str | None:
     """Return what is wrong with the order of a request that is not chat's; it is quick."""
+    if api == "chat":
+        return None
     rules = _break_responses if api == "responses" else _break_messages
     return next(rules(request), None)
 

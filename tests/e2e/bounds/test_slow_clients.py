@@ -21,6 +21,8 @@ EVERY = slow.EVERY if IS_LONG else 4 * slow.EVERY  # seconds between two request
 
 NUMBERS = {"heads": 80, "bodies": 80, "streams": 4, "replies": 16}
 
+FEWEST_REQUESTS = 3  # of a quiet window; a busy machine answers fewer, which tell nothing
+
 
 @needs_proc
 @pytest.mark.slow
@@ -35,6 +37,6 @@ async def test_slow_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         assert within <= kind["longest"] < within + LATE, found
     usual = max(one.p50 for one in found.quiet)
     # else its requests wait for each other without any slow client, the longer the window is
-    if usual < 1_000 * EVERY:
+    if usual < 1_000 * EVERY and min(one.count for one in found.quiet) >= FEWEST_REQUESTS:
         assert found.beside.p50 <= max(2 * usual, usual + NOISE), found
     assert found.grown < 160, found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count
 from typing import Any
 
@@ -12,9 +13,17 @@ from om_proxy.common.reasons import Reason
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from tests.e2e.crash.models import FILLER
+from tests.support.three_apis import PATHS, Api, read_reply, write_body
 
 Message = dict[str, Any]
 SYSTEM: Message = {"role": "system", "content": "You keep the books of a freight office."}
+
+# how the event begins that ends the turn
+ENDS: Mapping[Api, bytes] = {
+    "chat": b"data: [DONE]",
+    "responses": b"event: response.completed",
+    "messages": b"event: message_delta",
+}
 
 _numbers = count(1)
 
@@ -24,11 +33,11 @@ class Broken(Exception):
 
 
 class Conversation:
-    """One thread. `history` is what the client has seen completed; `asking`, what it will ask until
+    """One thread, by one API. `history` is what the client has seen completed; `asking`, what it will ask until
     it is answered."""
 
-    def __init__(self, thread: str) -> None:
-        self.thread = thread
+    def __init__(self, thread: str, api: Api = "chat") -> None:
+        self.thread, self.api = thread, api
         self.history: list[Message] = []
         self.asking: list[Message] = []
         self.completed = 0  # turns
@@ -58,11 +67,12 @@ class Conversation:
         return self.history[: len(self.history) // 4 // 2 * 2] if fork else self.history
 
     async def _ask(self, http: httpx.AsyncClient, *, stream: bool) -> str:
-        body = {"model": "scripted-actor", "messages": [SYSTEM, *self.asking], "stream": stream}
+        messages = [SYSTEM, *self.asking]
+        body = write_body(self.api, messages, model="scripted-actor", stream=stream)
         arrived = b""
         try:
             async with http.stream(
-                "POST", "/v1/chat/completions", json=body, headers={"x-om-thread": self.thread}
+                "POST", PATHS[self.api], json=body, headers={"x-om-thread": self.thread}
             ) as answer:
                 self.receipt = {
                     n[5:]: v for n, v in answer.headers.items() if n.startswith("x-om-")
@@ -72,29 +82,17 @@ class Conversation:
             assert answer.status_code == 200, arrived
             assert self.receipt.get("reason") != Reason.TOOL_PAIRS
         except httpx.TransportError as exc:
-            if not complete(
-                arrived, stream=stream
-            ):  # else its end was there to be seen before the connection broke
+            # else its end was there to be seen before the connection broke
+            if not complete(self.api, arrived, stream=stream):
                 raise Broken from exc
-        return content(arrived, stream=stream)
+        return str(read_reply(self.api, arrived, stream=stream)["content"])
 
 
-def complete(arrived: bytes, *, stream: bool) -> bool:
+def complete(api: Api, arrived: bytes, *, stream: bool) -> bool:
     if stream:
-        return b"data: [DONE]\n\n" in arrived
+        return b"\n\n" in arrived.partition(ENDS[api])[2]
     try:
         orjson.loads(arrived)
     except orjson.JSONDecodeError:
         return False
     return True
-
-
-def content(arrived: bytes, *, stream: bool) -> str:
-    if not stream:
-        return str(orjson.loads(arrived)["choices"][0]["message"]["content"])
-    events = [
-        orjson.loads(line[6:]) for line in arrived.split(b"\n") if line.startswith(b"data: {")
-    ]
-    return "".join(
-        choice["delta"].get("content") or "" for event in events for choice in event["choices"]
-    )

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.queries import UNIX_NOW
+from om_proxy.testing.scripted import message_text
+from om_proxy.wire.apis.registry import get_api
 from tests.e2e.crash.client import Conversation
 from tests.e2e.crash.models import NOTED, SAID, Models
 
@@ -51,7 +51,11 @@ async def examine(store: Store, conversation: Conversation, models: Models) -> F
     memory = await store.load(conversation.key)
     live = await store.messages(conversation.key, 0)
     outline = await store.outline(conversation.key)
-    _transcript(found, [_told(orjson.loads(m.item.raw)) for m in live], conversation)
+    _transcript(
+        found,
+        [_told(get_api(m.item.api).read_chat_message(m.item.raw)) for m in live],
+        conversation,
+    )
     _frame(found, memory, live)
     _observed(found, memory, live, models)
     if [m.seq for m in outline.live] != [m.seq for m in live] or len(live) != memory.count:
@@ -77,8 +81,8 @@ def _transcript(found: Findings, held: list[str], conversation: Conversation) ->
         found.other.append("the order of the messages")
 
 
-def _told(message: dict[str, Any]) -> str:
-    return f"{message['role']} {message['content']}"
+def _told(message: Mapping[str, Any]) -> str:
+    return f"{message['role']} {message_text(message)}"
 
 
 def _frame(found: Findings, memory: Memory, live: tuple[Message, ...]) -> None:

@@ -23,11 +23,11 @@ from tests.e2e.crash.models import Models
 from tests.e2e.crash.plan import Kill
 from tests.e2e.process import Process
 from tests.support.free_port import free_port
+from tests.support.three_apis import APIS, Api
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 WITHIN = 120.0  # seconds until every thread works again
 SLACK = 10.0  # seconds for what follows a lease that ran to its end
-THREADS = 2  # that talk at once
 LONG = 60  # messages; then a new conversation takes its place
 MOST = 150  # turns until a passage must have been come by
 
@@ -93,7 +93,7 @@ class Trapped(Process):
 
 @dataclass
 class Session:
-    """One store and its proxy, whoever is killed; two conversations at a time."""
+    """One store and its proxy, whoever is killed; a conversation by each API at a time."""
 
     folder: Path
     models: Models
@@ -104,7 +104,7 @@ class Session:
         port = free_port()
         self.database = self.folder / "om.db"
         self.process = self._process_on(self.database, port)
-        self.talking = [self._conversation() for _ in range(THREADS)]
+        self.talking = [self.converse(api) for api in APIS]
         self.ended: list[Conversation] = []
 
     def _process_on(self, database: Path, port: int) -> Trapped:
@@ -112,15 +112,15 @@ class Session:
         config.write_text(CONFIGURATION.format(port=port, models=self.address, database=database))
         return Trapped(config, port, self.folder / "trap")
 
-    def _conversation(self) -> Conversation:
-        return Conversation(f"thread-{next(self.names)}")
+    def converse(self, api: Api) -> Conversation:
+        return Conversation(f"thread-{next(self.names)}", api)
 
     async def survive(self, kill: Kill, *, patient: bool = False) -> Outcome:
         """Go on talking until it is killed, start it again, and look. `patient`: the lease it
         leaves is waited for."""
         outcome = Outcome(kill)
         await self.killed(kill)
-        left = [] if kill.starts else await self._left_behind(outcome)
+        left = [] if kill.starts else await self.look_behind(outcome)
         restarted = time.monotonic()
         await self.process.start()
         await self._answered(outcome)
@@ -150,7 +150,7 @@ class Session:
         assert not found, found
         self.database = self.folder / f"om-{next(self.names)}.db"
         self.process = self._process_on(self.database, free_port())
-        self.talking, self.ended = [self._conversation() for _ in range(THREADS)], []
+        self.talking, self.ended = [self.converse(api) for api in APIS], []
 
     async def _talk_until_killed(self, kill: Kill) -> None:
         for _ in range(MOST):
@@ -176,7 +176,7 @@ class Session:
             return False
         return True
 
-    async def _left_behind(self, outcome: Outcome) -> list[Lease]:
+    async def look_behind(self, outcome: Outcome) -> list[Lease]:
         """Look at what the killed process left, in a copy: the file is the next one's to recover.
         Its leases.
 
@@ -234,7 +234,7 @@ class Session:
         for place, conversation in enumerate(self.talking):
             if len(conversation.history) > LONG:
                 self.ended.append(conversation)
-                self.talking[place] = self._conversation()
+                self.talking[place] = self.converse(conversation.api)
 
     async def end(self) -> Findings:
         """Stop it, and look at every thread there ever was."""

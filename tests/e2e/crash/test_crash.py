@@ -9,9 +9,10 @@ import pytest
 
 from tests.e2e.crash.__main__ import shared
 from tests.e2e.crash.findings import leases
-from tests.e2e.crash.killing import WITHIN, open_database, session
+from tests.e2e.crash.killing import WITHIN, Outcome, Session, open_database, session
 from tests.e2e.crash.plan import POINTS, Kill, planned
 from tests.support.long_forms import IS_LONG
+from tests.support.three_apis import APIS, Api
 
 PER_POINT = 1
 AT_ONCE = 2 if IS_LONG else 1
@@ -32,6 +33,33 @@ async def test_a_kill_at_every_point(tmp_path_factory: pytest.TempPathFactory) -
     assert max(max(o.answered, o.quiet, o.lease) for o in outcomes) < WITHIN
 
 
+async def test_a_reply_is_stored_if_the_client_saw_its_end(tmp_path: Path) -> None:
+    """By each API: killed behind the end, before it and behind the commit; in the long form at each
+    event."""
+    async with session(tmp_path) as running:
+        await see_ends(running, Kill("mid stream", "reply piece", 15))
+        await see_ends(running, Kill("commit to [DONE]", "turn committed", 2))
+        for api in APIS:
+            assert await see_ends(running, Kill("after [DONE]", "reply ended", 1), api) == [True]
+            number = 1
+            while IS_LONG and not all(
+                await see_ends(running, Kill("mid stream", "reply piece", number), api)
+            ):
+                number += 1
+
+
+async def see_ends(running: Session, kill: Kill, *apis: Api) -> list[bool]:
+    """Kill it in the first turn of new conversations, by all APIs if none is named. Return which of
+    the clients have their reply."""
+    running.talking = [running.converse(api) for api in apis or APIS]
+    outcome = Outcome(kill)
+    await running.killed(kill)
+    await running.look_behind(outcome)
+    assert not outcome.found, (apis, kill)
+    await running.process.start()
+    return [conversation.completed > 0 for conversation in running.talking]
+
+
 async def test_a_request_is_not_kept_by_the_lease_of_the_dead(tmp_path: Path) -> None:
     """Until it is over nobody works ahead on the thread; but a request that needs an observation
     waits for one and gets it."""
@@ -43,7 +71,7 @@ async def test_a_request_is_not_kept_by_the_lease_of_the_dead(tmp_path: Path) ->
         left = by_key[conversation.key]
         await running.process.start()
         for _ in range(12):
-            assert await running.turns() == [True, True]
+            assert all(await running.turns())
         assert int(conversation.receipt["observation-tokens"]) > 0
         assert left.holder in {lease.holder for lease in leases(running.database)}
         async with open_database(running.database) as store:

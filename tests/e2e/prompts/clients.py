@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.e2e.prompts.oracle import find_ids
 from tests.simulation.words import filler
@@ -101,6 +101,13 @@ class Client:
     def choose_api(self) -> Api:
         return "chat"
 
+    def choose_past(self, api: Api) -> Past | None:
+        """Return the past that a request names in place of showing it; None: it shows all."""
+        return None
+
+    def note_past(self, id_: str, prompt: list[Message]) -> None:
+        """Called with the id of a reply, and all that its server then holds."""
+
     def show(self) -> list[Message]:
         return list(self.history)
 
@@ -144,11 +151,36 @@ class Client:
         return {"role": "assistant", "content": None, "tool_calls": calls}
 
 
+class Past(NamedTuple):
+    """What the model server holds up to a reply: its id, and the prompt that ended in it."""
+
+    id: str
+    prompt: list[Message]
+    length: int  # of the client's history up to the reply
+
+
 class ApiClient(Client):
-    """Changes its API from request to request. Goes back at times."""
+    """Changes its API from request to request. Goes back at times. In the Responses API it goes on
+    from a reply by its id at times, and not always from the newest."""
+
+    def __init__(self, world: World, rng: Random, thread: str) -> None:
+        super().__init__(world, rng, thread)
+        self.pasts: list[Past] = []
 
     def choose_api(self) -> Api:
         return self.rng.choice(APIS)
+
+    def choose_past(self, api: Api) -> Past | None:
+        if api != "responses" or not self.pasts or self.rng.random() < 0.4:
+            return None
+        return self.rng.choice(self.pasts[-2:])
+
+    def note_past(self, id_: str, prompt: list[Message]) -> None:
+        self.pasts = [*self.pasts[-4:], Past(id_, prompt, len(self.history) + 1)]
+
+    def cut(self, place: int) -> None:
+        super().cut(place)
+        self.pasts = [past for past in self.pasts if past.length <= place]
 
 
 class _PartialClient(Client):

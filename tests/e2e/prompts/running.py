@@ -77,7 +77,8 @@ def check_prompts(
     print(render(world, kinds))
     print(
         f"{store}, seed {seed}: {world.thread_count} threads, {world.checked_count} prompts with a store, "
-        f"{world.prompt_count - world.checked_count} without, {time.monotonic() - began_at:.0f} s"
+        f"{world.prompt_count - world.checked_count} without, {world.named_count} by the id of a reply, "
+        f"{time.monotonic() - began_at:.0f} s"
     )
     return 1 if any(find_faulty(world, kinds)) else 0
 

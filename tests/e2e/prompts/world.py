@@ -108,6 +108,7 @@ class World:
         """`clients`: how many talk at once. `turns`: how long each thread lives."""
         self.turns = turns
         self.thread_count = 0
+        self.named_count = 0  # of requests that named a past at the server
         self._place = place
         self._kinds = kinds
         self._seed = seed
@@ -158,7 +159,12 @@ class World:
             how["stream"] = client.rng.random() < 0.5
         if api == "messages":  # without tools, calls are written as texts
             how["tools"] = [TOOL]
-        body = write_body(api, [SYSTEM, *shown], **how)
+        past = client.choose_past(api)
+        if past:
+            how["previous_response_id"] = past.id
+            self.named_count += 1
+        sent_messages = client.history[past.length :] if past else shown
+        body = write_body(api, [SYSTEM, *sent_messages], **how)
         answer = await self._http.post(
             f"{client.rng.choice(self._bases)}{PATHS[api]}",
             json=body,
@@ -172,6 +178,11 @@ class World:
         del self._models.replies[number]
         sent = self._models.prompts.pop(number)[-1]
         prompt = read_prompt(api, sent)
+        is_past_held = past is not None and b'"previous_response_id"' in sent
+        if past and is_past_held:
+            prompt = [*past.prompt, *(m for m in prompt if m["role"] != "system")]
+        if api == "responses":
+            client.note_past(f"resp_{number}", [*prompt, *replies])
         status = answer.headers.get("x-om-status", "")
         assert answer.headers.get("x-om-reason") != Reason.TOOL_PAIRS, client.thread
         client.spoke_in_outage = is_away = was_away or self.is_store_away
@@ -180,7 +191,11 @@ class World:
         faults = check_prompt(
             prompt, shown, promised=promised, allowed=allowed, excused=client.excused
         )
-        if api != "chat" and (refusal := find_disorder(api, orjson.loads(sent))):
+        if (
+            api != "chat"
+            and not is_past_held
+            and (refusal := find_disorder(api, orjson.loads(sent)))
+        ):
             faults = replace(faults, refused=(refusal,))
         tally = self.tallies[client.thread.rpartition(".")[0]]
         late = find_late_results(faults.missing, client.history, prompt)

@@ -13,12 +13,13 @@ from typing import Any
 import httpx
 
 from om_proxy.common.reasons import Reason
-from tests.e2e.crash.client import complete, content
+from tests.e2e.crash.client import complete
 from tests.e2e.crash.models import FILLER, SAID
 from tests.e2e.replicas.front import Front
 from tests.e2e.replicas.history import Forgetting, Outcome, Reading, Turn
 from tests.e2e.replicas.pausing import Pause
 from tests.e2e.replicas.plan import ClientKind
+from tests.support.three_apis import read_reply
 
 Message = dict[str, Any]
 # a model whose threads share the log of their resource
@@ -174,8 +175,8 @@ class ReplicaClient:
         except httpx.TransportError:
             pass  # the connection broke: what arrived tells whether the end was there to be seen
         reply = None
-        if complete(arrived, stream=stream):
-            reply = content(arrived, stream=stream)
+        if complete("chat", arrived, stream=stream):
+            reply = str(read_reply("chat", arrived, stream=stream)["content"])
             outcome = "acknowledged"
         is_degraded = receipt == "degraded"
         if is_degraded and reply is not None:
