@@ -5,7 +5,7 @@
 #
 # A configuration of your own: -v ./config:/app/config:ro. See examples/compose.yaml.
 
-ARG PYTHON=3.11
+ARG PYTHON=3.13
 
 FROM python:${PYTHON}-slim AS build
 WORKDIR /src

@@ -2,10 +2,14 @@
 
 import gc
 import logging
+import ssl
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import certifi
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
@@ -15,6 +19,8 @@ from tests.support.postgres_server import HOW_TO_START
 
 # Each runs in one process (`--dist loadfile`). One that began last would keep a core busy alone.
 LONGEST_FILES = [
+    # not long, but first in its process: what litellm keeps in one is not ours to put back
+    Path(__file__).with_name("test_cut_off_answers.py"),
     Path(__file__).with_name("e2e") / "tenancy" / "test_tenancy.py",
     Path(__file__).with_name("storage") / "postgres" / "test_store.py",
     Path(__file__).with_name("storage") / "sqlite" / "test_store.py",
@@ -69,6 +75,21 @@ def patient_proxy(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
         return
     with mock.patch("om_proxy.edge.chat.MAX_OPEN_S", 60.0):
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def authorities_read_once() -> Iterator[None]:
+    """Let clients of httpx share the authorities that it trusts. Each client reads them anew, for
+    40 ms of a core, and the tests make thousands of clients, few of which see a certificate."""
+    make_context = ssl.create_default_context
+    share_context = cache(make_context)
+
+    def find_context(*args: Any, **options: Any) -> ssl.SSLContext:
+        is_of_httpx = not args and options == {"cafile": certifi.where()}
+        return share_context(**options) if is_of_httpx else make_context(*args, **options)
+
+    with mock.patch("ssl.create_default_context", find_context):
         yield
 
 

@@ -44,6 +44,8 @@ TESTS_OF_SEVERAL_MODULES = {
     "storage/sqlite/test_key_rows.py": "the master key of a file is changed while it is used",
     "storage/postgres/test_key_rows.py": "the master key of a schema is changed while it is used",
     "testing/test_examples.py": "the example in the docstring of om_proxy.testing",
+    "proof/test_planted.py": "planted facts, from the messages to the prompt of a question",
+    "proof/test_import.py": "the command import --from, from each reader to the client that goes on",
     "cli/demo/test_one_ledger.py": "the demo's sums in five places, beside what was sent",
     "wire/apis/test_bounds.py": "how much a body may make any module of the room do",
     "wire/apis/test_invariants.py": "what holds of the prompts of each API, with messages that came by any",

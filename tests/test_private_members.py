@@ -14,7 +14,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -202,20 +202,20 @@ def test_what_is_inherited_is_found() -> None:
 
 def found_in(source: str, name: str) -> Iterator[str]:
     """The private members of others that a module uses."""
-    tree = ast.parse(source)
-    yield from imported(tree)
-    own = defined(tree)
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(source)))
+    yield from list_imported(nodes)
+    own = list_defined(nodes)
+    for node in nodes:
         member = reached(node)
         if member is not None and is_private(member) and member not in own:
             yield member
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.ClassDef):
             yield from inherited(node, name)
 
 
-def imported(tree: ast.AST) -> Iterator[str]:
-    for node in ast.walk(tree):
+def list_imported(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
         if (
             isinstance(node, ast.ImportFrom)
             and node.module
@@ -253,7 +253,8 @@ def inherited(node: ast.ClassDef, name: str) -> Iterator[str]:
     if not isinstance(kind, type):  # made within a function
         return
     theirs = {member for base in kind.__mro__ if is_foreign(base) for member in kept_by(base)}
-    yield from sorted(theirs & members_of(node))
+    if theirs:  # seldom
+        yield from sorted(theirs & members_of(node))
 
 
 def is_foreign(kind: type) -> bool:
@@ -277,7 +278,7 @@ def members_of(tree: ast.AST) -> set[str]:
     reached = {
         node.attr for node in nodes if isinstance(node, ast.Attribute) and is_of_self(node.value)
     }
-    return {member for member in reached | defined(tree) if is_private(member)}
+    return {member for member in reached | list_defined(nodes) if is_private(member)}
 
 
 def is_of_self(node: ast.expr) -> bool:
@@ -287,10 +288,10 @@ def is_of_self(node: ast.expr) -> bool:
     return is_super or (isinstance(node, ast.Name) and node.id in ("self", "cls"))
 
 
-def defined(tree: ast.AST) -> set[str]:
+def list_defined(nodes: Iterable[ast.AST]) -> set[str]:
     """Names of functions, of annotated fields, and of what is assigned to `self`."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             names.add(node.name)
         elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):

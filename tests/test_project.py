@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from om_proxy import __version__
 from om_proxy.settings.config import parse
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +125,24 @@ def test_documents_and_ci_run_the_same() -> None:
     assert re.search(r"^scripts/test\b", ci, flags=re.M)
 
 
+def test_the_workflow_runs_the_scripts() -> None:
+    """It calls what anyone can call, on the Pythons that the metadata name; the image has the
+    newest of them."""
+    workflow = yaml.safe_load(
+        (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    )
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    commands = [step["run"] for step in steps if "run" in step]
+    scripts = [command for command in commands if not command.startswith("git config ")]
+    assert scripts == [".ci/run", "scripts/pythons"]
+    (pythons,) = [step["with"]["python-version"].split() for step in steps if "with" in step]
+    classifier = "Programming Language :: Python :: 3."
+    assert [classifier + version.removeprefix("3.") for version in pythons] == [
+        name for name in PROJECT["project"]["classifiers"] if name.startswith(classifier)
+    ]
+    assert f"\nARG PYTHON={pythons[-1]}\n" in (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
 def configurations_in_documents() -> list[str]:
     pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     return [
@@ -137,7 +156,7 @@ def configurations_in_documents() -> list[str]:
 @pytest.mark.parametrize("text", configurations_in_documents())
 def test_configuration_in_document(text: str) -> None:
     """A configuration copied from a document is valid."""
-    parse(text, env={"HOME_KEY": "a-key-of-ours"})
+    parse(text, env={name: f"a-key-of-{name}" for name in re.findall(r"\$\{(\w+)\}", text)})
 
 
 @pytest.fixture
@@ -213,9 +232,41 @@ def test_the_fast_tests(tree: Path) -> None:
     status, (command,) = ran(tree, "scripts/test", "fast", "-k", "a")
     assert (status, command.split()[:4]) == (0, ["python", "-m", "pytest", "-n"])
     assert "-m not slow" in command
-    assert " tests/memory " in command
+    named = [word for word in command.split() if word.startswith("tests/")]
+    assert {"tests/memory", "tests/settings", "tests/wire/apis"} <= set(named)
+    assert [name for name in named if not (ROOT / name).exists()] == []
     assert "tests/e2e" not in command
     assert command.endswith(" -k a")
+
+
+@pytest.mark.parametrize(("status", "ends_with"), [(0, 0), (1, 1)], ids=["pass", "fail"])
+def test_pythons_names_what_it_did_not_test(tree: Path, status: int, ends_with: int) -> None:
+    """The fast tests run on each Python that is named and works here. One that is only a shim, or
+    is not there, is named loudly; a failing one does not hide the next."""
+    named = "".join(
+        f'"Programming Language :: Python :: {version}",\n'
+        for version in ("3", "3.90", "3.91", "3.92")
+    )
+    (tree / "pyproject.toml").write_text(named)
+    (tree / ".venv" / "installed.lock").unlink()  # which is not asked
+    for version, works in (("3.90", 0), ("3.91", 127), ("3.92", 0)):
+        say(tree / "path" / f"python{version}", "", works)
+        shutil.copytree(tree / ".venv" / "bin", tree / f".venv-{version}" / "bin")
+        shutil.copy(tree / "requirements.lock", tree / f".venv-{version}" / "installed.lock")
+        stand_in(tree / f".venv-{version}" / "bin" / "python", version, status)
+    env = {"PATH": f"{tree / 'path'}:{os.environ['PATH']}", "RAN": str(tree / "ran")}
+    done = subprocess.run(
+        [tree / "scripts/pythons"],
+        env=env | {"HOME": str(tree)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == ends_with, done.stderr
+    assert done.stderr.endswith("NOT TESTED, FOR THIS MACHINE HAS NO PYTHON 3.91\n")
+    commands = (tree / "ran").read_text().splitlines()
+    assert [command.split()[0] for command in commands] == ["3.90", "3.92"]
+    assert all("tests/memory" in command for command in commands)
 
 
 @pytest.mark.parametrize("script", ["scripts/test", "scripts/check", "scripts/demo"])
@@ -247,6 +298,30 @@ def test_ci_is_honest(tree: Path, tool: str) -> None:
     else:
         stand_in(tree / ".venv" / "bin" / tool, tool, status=1)
     assert ran(tree, ".ci/run")[0] == 1
+
+
+def test_a_release_needs_its_heading(tree: Path) -> None:
+    """A version of which the changelog says nothing is not built."""
+    package = tree / "proxy" / "om_proxy"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text('__version__ = "9.1.0"\n')
+    (tree / "CHANGELOG.md").write_text("## Unreleased\n\n## 9.1\n")
+    done = subprocess.run([tree / "scripts/release"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "release: CHANGELOG.md has no heading '## 9.1.0'\n",
+    )
+    assert not (tree / "dist").exists()
+
+
+def test_the_version_stands_in_one_place() -> None:
+    """Wheel, command and release read it from the package, and the changelog has its heading."""
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "om_proxy.__version__"}
+    assert "version" not in PROJECT["project"]
+    headings = re.findall(
+        r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), flags=re.M
+    )
+    assert __version__ in headings
 
 
 @pytest.mark.parametrize(
