@@ -68,6 +68,11 @@ class Changes:
         """Ids whose words may be missing, now or at some time after `since`."""
         return {one for one, until in self.excused_until.items() if until >= since}
 
+    def returnable(self) -> set[str]:
+        """Ids whose words were taken away by a person, and which are missing again when a client
+        goes back to the branch on which that was done."""
+        return {one for one, places in self.excused_places.items() if places}
+
     def hidden(self, before: float = math.inf) -> set[str]:
         """Ids whose words a person had taken away before that time, and which stay away."""
         return {one for one, since in self.hidden_since.items() if since < before}
@@ -105,6 +110,8 @@ class Changes:
                 self._note_edit(key, before, after, find)
             case "undo":
                 self._note_undo(key, before, after, find)
+            case "fork":
+                self._note_fork(key, before, after, find)
 
     def _note_pins(self, key: Key, before: ObservationLog, after: ObservationLog) -> None:
         if before.pins == after.pins:
@@ -189,6 +196,14 @@ class Changes:
                 one: self.clock() for one in kept.hidden if one not in self.hidden_since
             }
         self._count("change undone")
+
+    def _note_fork(
+        self, key: Key, before: ObservationLog, after: ObservationLog, find: FindCovered
+    ) -> None:
+        """A client that goes back to a branch gets its entries as people left them."""
+        for entry in after.entries:
+            if entry not in before.entries and (key, entry.id) in self.before:
+                self._excuse(find(entry), ids_in(entry.text))
 
     def _set_words(
         self, key: Key, covered: Covered, entries: Iterable[Observation], find: FindCovered

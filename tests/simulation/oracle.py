@@ -194,16 +194,18 @@ def check_prompt(exchange: Exchange, body: bytes) -> None:
 
 def check_told(exchange: Exchange, observed: set[str], raw: Sequence[str]) -> None:
     """`observed`: what the block says of this thread; `raw`: the messages behind it."""
-    shown = set(exchange.shown)
+    shown, talk = set(exchange.shown), exchange.client.talk
     seen = set(raw) | observed
+    returned = talk.changes.returnable() if talk.forked >= exchange.started else set()
     must(raw[-1:] == exchange.shown[-1:], "the newest message rules", raw[-3:], exchange.shown[-3:])
     missing = (
         (shown | exchange.required)
         - seen
         - _late_results(exchange, observed)
         - _unanswered_steps(exchange, raw)
-        - exchange.client.talk.unsure
-        - exchange.client.talk.changes.excused(exchange.started)
+        - talk.unsure
+        - talk.changes.excused(exchange.started)
+        - returned
     )
     must(
         not missing,
@@ -214,7 +216,7 @@ def check_told(exchange: Exchange, observed: set[str], raw: Sequence[str]) -> No
     )
     strange = seen - shown - exchange.allowed()
     must(not strange, "no abandoned branch in any prompt", named(strange))
-    told = [one for one in raw if one not in exchange.client.talk.again]
+    told = [one for one in raw if one not in talk.again]
     must(len(told) == len(set(told)), "no message twice in a prompt", raw)
     must(
         exchange.asked <= set(raw),

@@ -228,6 +228,8 @@ class WatchedEngine(Engine):
         turn: PreparedTurn = await self._watched(super().open_turn(*args, **more))
         verdict = turn.opened.reconciled.verdict
         self.world.told(f"case {verdict.case} cut {verdict.cut_seq} {turn.status} {turn.reason}")
+        if verdict.cut_seq is not None:
+            self.world.talks[turn.opened.key].forked = self.world.loop.time()
         self.world.cases[verdict.case] = self.world.cases.get(verdict.case, 0) + 1
         return turn
 

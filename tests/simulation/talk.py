@@ -41,6 +41,7 @@ class Talk:
     ever: set[str] = field(default_factory=set)  # stored at some time
     shown: set[str] = field(default_factory=set)  # to the actor, raw or observed
     exchanges: list[Exchange] = field(default_factory=list)
+    forked: float = -math.inf  # when a request last took something back
 
     def new_id(self) -> str:
         self.ids += 1
