@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -496,31 +497,42 @@ async def test_a_server_of_one_api_is_called_by_it(
 
 
 @pytest.mark.parametrize(
-    ("url", "said"),
+    ("storage", "works", "said"),
     [
-        ("sqlite:///gone.db", "gone.db"),
-        ("sqlite:///:memory:", "no file"),
-        ("sqlite:///folder", "folder"),
+        ("", True, "om-proxy.db is made at the first start"),
+        ('storage: {url: "sqlite:///new/deep/om.db"}', True, "om.db is made at the first start"),
+        ('storage: {url: "sqlite:///x.yaml/om.db"}', False, "x.yaml is no folder"),
+        ('storage: {url: "sqlite:///shut/new/om.db"}', False, "shut is no folder"),
+        ('storage: {url: "sqlite:///:memory:"}', False, "no file"),
+        ('storage: {url: "sqlite:///folder"}', False, "folder"),
+        ('storage: {encryption_key: "file:nowhere.key"}', False, "encryption_key"),
     ],
+    ids=["default", "new folder", "below a file", "shut", "in memory", "a folder", "no key"],
 )
-def test_doctor_needs_an_existing_file(
+async def test_a_store_that_is_not_there_yet(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    url: str,
+    storage: str,
+    works: bool,
     said: str,
 ) -> None:
-    """Without a database file, it says so, creates none, and examines the rest."""
+    """Before the first start, a file that can be made is no fault, and is not made here; one that
+    cannot be is one."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    upstream = '[{name: nowhere, base_url: "http://127.0.0.1:9/v1"}]'
-    (tmp_path / "x.yaml").write_text(f'{{storage: {{url: "{url}"}}, upstream: {upstream}}}')
-    assert main(["doctor", "--config", "x.yaml"]) == 1
-    attention = capsys.readouterr().out.partition("needs attention:")[2].partition("works:")[0]
-    assert "storage.url" in attention
-    assert said in attention
-    assert "nowhere" in attention
-    assert {path.name for path in tmp_path.iterdir()} == {"x.yaml", "folder"}
+    (tmp_path / "shut").mkdir(mode=0o500)
+    if "shut" in storage and os.access("shut", os.W_OK):
+        pytest.skip("root may write into every folder")
+    async with run_upstream_server(ANSWER_200) as server:
+        upstream = f'upstream: [{{name: models, base_url: "{server.base}"}}]'
+        (tmp_path / "x.yaml").write_text(f"{storage}\n{upstream}\n")
+        assert await asyncio.to_thread(main, ["doctor", "--config", "x.yaml"]) == (not works)
+    out = capsys.readouterr().out
+    part = out.partition("works:")[2] if works else attention_part(out)
+    assert "storage" in part
+    assert said in part
+    assert set(os.listdir()) == {"x.yaml", "folder", "shut"}
 
 
 async def test_the_findings_as_json(tmp_path: Path, doctor: Run) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +12,7 @@ from urllib.parse import urlsplit
 from om_proxy.agents.model_access.credentials import list_models
 from om_proxy.agents.models import encodings
 from om_proxy.agents.models.price_list import PRICE_TABLE_FILE, find_litellm_file
-from om_proxy.app.store_opening import open_store
+from om_proxy.app.store_opening import check_drivers, open_store
 from om_proxy.cli.doctor.call import build_inherited_target, try_observer
 from om_proxy.cli.doctor.models import (
     list_memory_model_warnings,
@@ -28,10 +30,12 @@ from om_proxy.settings.config import (
     REQUEST_MODELS,
     Effective,
     Settings,
+    StorageSettings,
     list_address_warnings,
     list_warnings,
     render_value,
 )
+from om_proxy.storage.encryption.key_sources import load_master_keys
 
 
 async def examine(
@@ -133,10 +137,11 @@ async def examine_store(
 ) -> list[Finding]:
     """Examine the store and its threads."""
     try:
+        if settings.storage.file and not os.access(settings.storage.file, os.F_OK):
+            return [await asyncio.to_thread(examine_first_start, settings.storage)]
         file = find_database(settings)
         store = await open_store(settings.storage, create=False)
-    except (ConfigError, StorageError) as exc:
-        # no server may have run yet; the report goes on
+    except (ConfigError, StorageError) as exc:  # the report goes on
         return [Finding(False, str(exc))]
     try:
         failing = await find_failing_threads(store, revive=revive, tenant=tenant, resource=resource)
@@ -157,6 +162,25 @@ async def examine_store(
         ]
     finally:
         await store.close()
+
+
+def examine_first_start(storage: StorageSettings) -> Finding:
+    """Examine whether a server can make the database. Raise ConfigError for what else it lacks."""
+    check_drivers(storage)
+    load_master_keys(storage.key_sources)
+    file = Path(storage.file or "").resolve()
+    folder = next(one for one in file.parents if os.access(one, os.F_OK))
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        return Finding(
+            False,
+            f"storage.url names {file}, which cannot be made: {folder} is no folder where this "
+            "process may write",
+        )
+    return Finding(
+        True,
+        f"storage {file} is made at the first start; if a server has run already, it uses another "
+        "folder or configuration than this command",
+    )
 
 
 def describe_failing(failing: Sequence[FailingThread]) -> list[Finding]:
