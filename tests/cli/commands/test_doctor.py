@@ -548,13 +548,52 @@ async def test_the_findings_as_json(tmp_path: Path, doctor: Run) -> None:
     assert (code, "kitchen" in out) == (0, False)
 
 
-async def test_a_setting_that_works_badly(tmp_path: Path, doctor: Run) -> None:
-    """The report has the warnings of `om-proxy check`."""
+@pytest.mark.parametrize(
+    ("path", "more", "code"),
+    [
+        ("", "", 0),
+        ('/v1", api_key: "own-key', "", 0),
+        ("/v1", "memory: {enabled: false}", 1),
+        ("/v1", "memory: {model: [{model: inherit, max_retries: 9}]}", 1),
+        ("/v1", "memory: {model: openai/of-tomorrow}", 1),
+        (
+            "/v1",
+            "memory: {retrieval: {vector: true, embedding_model: 'local:/no/model.onnx'}}",
+            1,
+        ),
+    ],
+    ids=["no /v1", "open key", "off", "retries", "no credential", "no vectors"],
+)
+async def test_what_check_warns_of(
+    tmp_path: Path,
+    doctor: Run,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+    more: str,
+    code: int,
+) -> None:
+    """The report has every warning of `om-proxy check`. The address of a server that answers, and a
+    key that only this machine can spend, are no faults."""
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     await store_threads(tmp_path)
     async with run_upstream_server(ANSWER_200) as server:
-        code, out = await doctor(server.base, "memory: {model: [{model: inherit, max_retries: 9}]}")
-    assert code == 1
-    assert "max_retries above" in attention_part(out)
+        got, out = await doctor(server.base.removesuffix("/v1") + path, more, "--json")
+    config = str(tmp_path / "om-proxy.yaml")
+    assert await asyncio.to_thread(main, ["check", "--config", config, "--json"]) == 0
+    warnings = orjson.loads(capsys.readouterr().out)["warnings"]
+    texts = [item["text"] for item in orjson.loads(out)["items"]]
+    assert warnings
+    assert [text for text in texts if text in warnings] == warnings
+    assert "nothing to warn of" not in out
+    assert got == code
+
+
+async def test_an_address_without_a_path_where_nothing_answers(doctor: Run) -> None:
+    """The guess of `om-proxy check` stands beside what the server said."""
+    async with run_upstream_server(answer_status(404)) as server:
+        _, out = await doctor(server.base.removesuffix("/v1"))
+    assert "has no path" in attention_part(out)
 
 
 async def test_a_name_that_a_terminal_would_obey(tmp_path: Path, doctor: Run) -> None:

@@ -10,19 +10,13 @@ from msgspec import Struct
 
 from om_proxy.app.store_opening import check_drivers, check_keys_are_apart
 from om_proxy.cli.answers import print_json, print_report
-from om_proxy.cli.doctor.models import (
-    describe_chosen_models,
-    list_memory_model_warnings,
-    list_missing_credentials,
-    list_vector_faults,
-)
+from om_proxy.cli.doctor.models import describe_chosen_models
+from om_proxy.cli.doctor.report import list_attention
 from om_proxy.cli.exit_status import DONE
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.policy import list_open_keys
 from om_proxy.settings.config import (
     Settings,
     list_settings,
-    list_warnings,
     load,
     render_settings,
     render_summary,
@@ -98,11 +92,7 @@ def run(options: argparse.Namespace) -> int:
         lines += ["every setting and where it comes from: om-proxy check --all"]
     warnings = [
         *comparison_faults,
-        *list_open_keys(settings, os.environ),
-        *list_missing_credentials(settings, effective, os.environ),
-        *list_warnings(settings, *model_and_resource),
-        *list_memory_model_warnings(settings, effective, options.model),
-        *list_vector_faults(settings, os.environ),
+        *list_attention(settings, *model_and_resource, os.environ),
     ]
     if options.json:
         file = str(settings.file) if settings.file else None

@@ -52,11 +52,11 @@ async def examine(
     `resource`: only their threads are examined."""
     effective = settings.effective(model, resource)
     now = time.time()
+    servers = await examine_upstreams(settings)
     return [
-        *examine_configuration(settings, effective, model, resource, environ),
-        *await examine_upstreams(settings),
+        *examine_configuration(settings, model, resource, environ, servers),
+        *servers,
         *examine_credentials(settings, effective, environ),
-        *(Finding(False, text) for text in list_vector_faults(settings, environ)),
         *(await try_calls(settings, effective, model, environ) if call else ()),
         *await examine_store(settings, now, revive=revive, tenant=tenant, resource=resource),
         examine_ranks(model),
@@ -81,39 +81,47 @@ async def try_calls(
     return [*found, await try_prompt(upstream, target, layout)]
 
 
+def list_attention(
+    settings: Settings, model: str | None, resource: str | None, environ: Mapping[str, str]
+) -> list[str]:
+    """List what `om-proxy check` warns of, and `om-proxy doctor` too."""
+    effective = settings.effective(model, resource)
+    return [
+        *list_open_keys(settings, environ),
+        *list_missing_credentials(settings, effective, environ),
+        *list_warnings(settings, model, resource),
+        *list_memory_model_warnings(settings, effective, model),
+        *list_vector_faults(settings, environ),
+    ]
+
+
 def examine_configuration(
     settings: Settings,
-    effective: Effective,
     model: str | None,
     resource: str | None,
     environ: Mapping[str, str],
+    servers: Sequence[Finding],
 ) -> list[Finding]:
-    """Examine which settings need attention, as `om-proxy check` warns of them. Addresses are left
-    out: their servers are asked."""
-    addresses = set(list_address_warnings(settings))
-    warnings = [
-        *(one for one in list_warnings(settings, model, resource) if one not in addresses),
-        *list_memory_model_warnings(settings, effective, model),
-    ]
-    where = settings.file or "built-in defaults"
-    # on loopback it may be meant so: no fault for whoever is the machine's only user
-    open_keys = [
-        Finding(settings.server.is_loopback, text) for text in list_open_keys(settings, environ)
-    ]
-    faults = [Finding(False, text) for text in warnings]
-    is_quiet = not faults and all(finding.works for finding in open_keys)
-    praise = Finding(True, f"configuration {where}: nothing to warn of")
-    return [*open_keys, *faults, *([praise] if is_quiet else [])]
+    """Examine which settings need attention, as `om-proxy check` warns of them. `servers`: the
+    findings about the upstreams."""
+    harmless: list[str] = []
+    if settings.server.is_loopback:  # it may be meant so, by whoever is the machine's only user
+        harmless += list_open_keys(settings, environ)
+    if all(server.works for server in servers):  # the guess was wrong
+        harmless += list_address_warnings(settings)
+    warnings = list_attention(settings, model, resource, environ)
+    praise = f"configuration {settings.file or 'built-in defaults'}: nothing to warn of"
+    return [Finding(text in harmless, text) for text in warnings] or [Finding(True, praise)]
 
 
 def examine_credentials(
     settings: Settings, effective: Effective, environ: Mapping[str, str]
 ) -> list[Finding]:
-    """Examine whether each memory model has its credential."""
+    """Examine whether each memory model has its credential. That one is missing is a warning."""
     if not effective.memory.enabled:
         return [Finding(True, "memory is off: no memory model is called")]
-    if missing := list_missing_credentials(settings, effective, environ):
-        return [Finding(False, text) for text in missing]
+    if list_missing_credentials(settings, effective, environ):
+        return []
     choices = (effective.observer_model, effective.reflector_model)
     names = dict.fromkeys(model.name for choice in choices for model in list_models(choice))
     if names.keys() <= set(REQUEST_MODELS):
