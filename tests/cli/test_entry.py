@@ -147,3 +147,54 @@ def test_a_misspelt_word_is_asked_about(
     with pytest.raises(SystemExit):
         main(arguments)
     assert f"; did you mean {meant}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--config", "my file.yaml", "check"], "om-proxy check --config 'my file.yaml'"),
+        (["--config=x", "check", "--all"], "om-proxy check --config=x --all"),
+        (["--json", "threads", "kit"], "om-proxy threads --json kit"),
+        (["--tenant", "check", "--json", "threads"], "om-proxy threads --tenant check --json"),
+        (["--config", "x"], "om-proxy COMMAND …"),
+        (["--keep", "demo"], "om-proxy demo --keep"),
+        (["--keep", "a", "demo"], "om-proxy demo --keep a"),
+        (["--config", "x", "notes", "show", "t"], "om-proxy notes show --config x t"),
+        (["notes", "--config", "x", "show", "t"], "om-proxy notes show --config x t"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_an_option_before_its_command(
+    arguments: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error says where it belongs, and prints the line to type."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    name = next(word for word in arguments if word.startswith("--")).partition("=")[0]
+    said = f"error: {name} comes after the command: {line}\n"
+    err = capsys.readouterr().err
+    assert (ended.value.code, err.endswith(said)) == (2, True), err
+
+
+def test_an_option_before_a_wrong_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """No line is printed that would fail: what else is wrong comes first."""
+    for arguments, said in (
+        (["--port", "5", "check"], "unrecognized arguments: --port 5"),
+        (["--config", "x", "chekc"], "invalid choice: 'chekc'"),
+        (["check=x"], "invalid choice: 'check=x'"),
+    ):
+        with pytest.raises(SystemExit):
+            main(arguments)
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["threads", "--port"], ["backup"]], ids=" ".join)
+def test_a_word_of_another_command(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is not asked about as a misspelt one."""
+    with pytest.raises(SystemExit):
+        main(arguments)
+    err = capsys.readouterr().err
+    assert "; it belongs to another command\n" in err
+    assert "did you mean" not in err

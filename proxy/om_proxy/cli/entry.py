@@ -7,6 +7,7 @@ import argparse
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -49,13 +50,38 @@ def run_command(arguments: list[str]) -> int:
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:  # the shell asks what may stand next
         answer_shell(parser)
-    options = parser.parse_args(arguments)
+    line = put_options_last(arguments)
+    options = parser.parse_args(line)  # says what else is wrong
+    if line != arguments:
+        name = next(word for word in arguments if word.startswith("-")).partition("=")[0]
+        shown = shlex.join(line) or "COMMAND …"
+        parser.error(f"{name} comes after the command: om-proxy {shown}")
     if options.completion is not None:
         return print_script(options.completion)
     if options.command is None:
         parser.print_help()
         return DONE
     return run_row(options.row, options)
+
+
+def put_options_last(arguments: list[str]) -> list[str]:
+    """Return the arguments with the options behind the command that they stand before. Where no
+    command follows, leave them out."""
+    words, early, rest = [], [], list(arguments)
+    options = {one.name: one.settings for one in _list_options(GROUPS)}
+    commands = {row.name: row for group in GROUPS for row in group.commands}
+    while commands and rest and (rest[0] in commands or rest[0].partition("=")[0] in options):
+        word = rest.pop(0)
+        if row := commands.get(word):
+            words.append(word)
+            commands = {one.name: one for one in row.commands} if isinstance(row, Family) else {}
+            continue
+        early.append(word)
+        settings = options[word.partition("=")[0]]
+        has_value = settings.get("action") in (None, "append") and "=" not in word
+        if has_value and rest and not (settings.get("nargs") == "?" and rest[0] in commands):
+            early.append(rest.pop(0))
+    return [*words, *(() if commands else early), *rest]
 
 
 def run_row(row: Command, options: argparse.Namespace) -> int:
@@ -110,23 +136,28 @@ class Parser(argparse.ArgumentParser):
         import difflib  # noqa: PLC0415 - needed for a wrong name only
 
         if unknown := _UNKNOWN_PATTERN.search(message):
-            names = {*_list_names(GROUPS)}
-            if meant := difflib.get_close_matches(unknown[1], sorted(names), n=2):
+            names = {one.name for one in (*_list_rows(GROUPS), *_list_options(GROUPS))}
+            if unknown[1] in names:
+                message = f"{message}; it belongs to another command"
+            elif meant := difflib.get_close_matches(unknown[1], sorted(names), n=2):
                 message = f"{message}; did you mean {' or '.join(meant)}?"
         super().error(message)
 
 
-def _list_names(groups: Iterable[Group | Family]) -> Iterator[str]:
-    """Yield the names of commands and of their options."""
+def _list_rows(groups: Iterable[Group | Family]) -> Iterator[Command | Family]:
     for group in groups:
         for row in group.commands:
-            yield row.name
+            yield row
             if isinstance(row, Family):
-                yield from _list_names([row])
-                continue
-            for one in row.options:
-                choices = one if isinstance(one, OneOf) else (one,)
-                yield from (each.name for each in choices if each.name.startswith("--"))
+                yield from _list_rows([row])
+
+
+def _list_options(groups: Iterable[Group | Family]) -> Iterator[Option]:
+    """Yield the options of all commands, but not what needs no name."""
+    for row in _list_rows(groups):
+        for one in row.options if isinstance(row, Command) else ():
+            choices = one if isinstance(one, OneOf) else (one,)
+            yield from (each for each in choices if each.name.startswith("--"))
 
 
 def build_parser() -> argparse.ArgumentParser:
