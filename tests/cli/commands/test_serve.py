@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from om_proxy import __version__
 from om_proxy.app.app import create_app
 from om_proxy.cli.commands.serve import hide_modules
 from om_proxy.settings.config import Settings
-from tests.cli.command_line import CONFIG, clean_environment, is_ready, run_om_proxy, serve_in
+from tests.cli.command_line import CONFIG, ROOT, clean_environment, is_ready, run_om_proxy, serve_in
 from tests.support.long_forms import long_form
 
 START = 60.0  # seconds on a very busy machine; the real figure is the benchmark's
@@ -52,6 +53,23 @@ def test_serve(tmp_path: Path, number: signal.Signals) -> None:
     assert link.startswith(f"sign in (once, within 10 minutes): {base}/om/#/sign-in/")
     assert "Traceback" not in err
     assert took < START
+
+
+def test_ctrl_c_twice(tmp_path: Path) -> None:
+    """The first one waits for a request under way and says so; the second one ends the process."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        text = CONFIG.replace(":9/", f":{silent.getsockname()[1]}/")
+        with serve_in(tmp_path, text, PYTHONPATH=str(ROOT / "proxy")) as (process, base):
+            host, _, port = base.removeprefix("http://").partition(":")
+            with socket.create_connection((host, int(port))) as client:
+                client.sendall(b"GET /v1/models HTTP/1.1\r\nhost: h\r\n\r\n")
+                with silent.accept()[0]:
+                    process.send_signal(signal.SIGINT)
+                    assert process.stderr is not None
+                    assert any("a second Ctrl-C cuts them off" in line for line in process.stderr)
+                    process.send_signal(signal.SIGINT)
+                    process.communicate(timeout=60)
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("by", [pytest.param("environment", marks=long_form), "option"])

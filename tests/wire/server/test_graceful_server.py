@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
@@ -33,6 +35,7 @@ class Ending:
     go: threading.Event = field(default_factory=threading.Event)
     is_told: threading.Event = field(default_factory=threading.Event)
     is_overrun: threading.Event = field(default_factory=threading.Event)
+    is_closed: bool = False
     may_close: threading.Event = field(default_factory=threading.Event)
     server: GracefulServer = None  # type: ignore[assignment] # set by `serve`
     thread: threading.Thread = None  # type: ignore[assignment] # set by `serve`
@@ -44,6 +47,7 @@ class Ending:
             await send({"type": "lifespan.startup.complete"})
             await receive()
             await asyncio.to_thread(self.may_close.wait)
+            self.is_closed = True
             await send({"type": "lifespan.shutdown.complete"})
             return
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -155,6 +159,39 @@ async def test_a_server_stops_listening_while_a_reply_goes_on() -> None:
         ending.go.set()
         assert b"done" in await slow.until(b"0\r\n\r\n")
         await ending.end()
+
+
+async def test_ctrl_c_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    """The first says what is waited for; the second cuts it off. The application is closed all the
+    same: threads that it left would keep the process."""
+    with serve(StopTimes(LONG_S, LONG_S, LONG_S, LONG_S)) as ending:
+        ending.may_close.clear()
+        slow = await ending.begin_slow()
+        ending.server.handle_exit(signal.SIGINT, None)
+        said = ""
+        async with asyncio.timeout(60):
+            while "\n" not in said:
+                await asyncio.sleep(0.01)
+                said += capsys.readouterr().err
+        assert said == (
+            "om-proxy: waiting up to 600 s for open requests (1); a second Ctrl-C cuts them off\n"
+        )
+        ending.server.handle_exit(signal.SIGINT, None)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+            await slow.until(b"done")
+        ending.may_close.set()
+        ending.go.set()  # only a thread of this test waits for it
+        await ending.end()
+        assert ending.is_closed
+    assert not capsys.readouterr().err
+
+
+async def test_ctrl_c_once_without_requests(capsys: pytest.CaptureFixture[str]) -> None:
+    with serve(StopTimes(LONG_S, LONG_S, LONG_S, LONG_S)) as ending:
+        await ending.connect()
+        ending.server.handle_exit(signal.SIGINT, None)
+        await ending.end()
+    assert not capsys.readouterr().err
 
 
 async def test_a_server_that_does_not_end_is_cut_off() -> None:

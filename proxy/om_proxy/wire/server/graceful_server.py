@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import signal
 import socket
 import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NamedTuple
 
 import uvicorn
@@ -78,6 +80,8 @@ class GracefulServer(uvicorn.Server):
         self._times = times
         self._on_overrun = on_overrun
         self._overrun: threading.Timer | None = None
+        self._is_interrupted = False  # by Ctrl-C
+        self._is_announced = False
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         try:
@@ -85,6 +89,18 @@ class GracefulServer(uvicorn.Server):
         finally:
             if self._overrun is not None:
                 self._overrun.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End; at a second Ctrl-C, cut off the requests under way. uvicorn would leave the
+        application open with them, and its threads would keep the process."""
+        super().handle_exit(sig, frame)
+        self.force_exit = False
+        if sig == signal.SIGINT:
+            for task in list(self.server_state.tasks) if self._is_interrupted else ():
+                task.get_loop().call_soon_threadsafe(task.cancel)
+            for connection in list(self.server_state.connections) if self._is_interrupted else ():
+                connection.loop.call_soon_threadsafe(connection.transport.abort)
+            self._is_interrupted = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -96,8 +112,9 @@ class GracefulServer(uvicorn.Server):
         ServerStop.get_or_create(self.lifespan.state).begin()
         for connection in list(self.server_state.connections):
             connection.end_endless_answer()  # type: ignore[union-attr] # all are BoundedProtocol
-        while self._is_serving() and loop.time() - began_at < self._times.listening:  # noqa: ASYNC110 - uvicorn tells of no end
+        while self._is_serving() and loop.time() - began_at < self._times.listening:
             await asyncio.sleep(LOOK_INTERVAL_S)
+            self._announce_wait()
         for server in self.servers:
             server.close()
         await self._wait_for_first_requests()
@@ -113,8 +130,19 @@ class GracefulServer(uvicorn.Server):
                 return
             await asyncio.sleep(LOOK_INTERVAL_S)
 
+    def _announce_wait(self) -> None:
+        """Say once, to whoever pressed Ctrl-C, why the server has not ended yet."""
+        if self._is_interrupted and self._is_serving() and not self._is_announced:
+            self._is_announced = True
+            print(  # noqa: T201 - the log may be off
+                f"om-proxy: waiting up to {self._times.serving:.0f} s for open requests "
+                f"({len(self.server_state.tasks)}); a second Ctrl-C cuts them off",
+                file=sys.stderr,
+                flush=True,
+            )
+
     def _is_serving(self) -> bool:
-        return bool(self.server_state.tasks) and not self.force_exit
+        return bool(self.server_state.tasks)
 
 
 def _is_new(connection: object) -> bool:
