@@ -159,6 +159,19 @@ CASES = {
         (1_100, 4_000, 0, 9),
         cache=(80, 100),
     ),
+    "what is new is short, so the provider counts more of it than we do": Case(
+        PromptMark(0.0, 50_000, 10_000, NOTES, 50_000, 10_000),
+        mark(50_050, 10_050, 9.0, NOTES),
+        Tokens(250, 9_900, 0, 9),
+        (250, 49_900, 0, 9),
+    ),
+    "another model counts anew": Case(
+        PromptMark(0.0, 50_000, 10_000, NOTES, 50_000, 10_000),
+        mark(51_000, 11_000, 9.0, NOTES),
+        Tokens(2_000, 20_000, 0, 9),
+        (2_000, 100_000, 0, 9),
+        same_model=False,
+    ),
     "the client took messages back": Case(
         mark(50_000, 10_000, 0.0, NOTES),
         mark(46_000, 6_000, 9.0, NOTES),
@@ -314,7 +327,7 @@ def test_a_shadow_prompt_is_priced_beside_the_one_that_was_sent() -> None:
 TOKENS = st.integers(0, 10**6)
 USAGES = st.builds(Tokens, TOKENS, TOKENS, TOKENS, TOKENS)
 PREFIXES = st.sampled_from(((), NOTES, (2.0, 1.0, 9.0, 5.0)))
-MARKS = st.builds(PromptMark, st.floats(0, 1_000), TOKENS, TOKENS, PREFIXES)
+MARKS = st.builds(PromptMark, st.floats(0, 1_000), TOKENS, TOKENS, PREFIXES, TOKENS, TOKENS)
 LEDGERS = st.builds(
     ThreadLedger,
     mark=st.none() | MARKS,
@@ -351,6 +364,7 @@ def test_no_figure_is_negative(
     SOME_PRICES,
     st.none() | TOKENS,
     st.booleans(),
+    TOKENS,
 )
 def test_a_prompt_that_memory_left_alone_is_its_own_baseline(
     before: int,
@@ -359,15 +373,15 @@ def test_a_prompt_that_memory_left_alone_is_its_own_baseline(
     reported: Tokens | None,
     prices: TokenPrices | None,
     kept: int | None,
-    has_short_cut: bool,
+    is_same_model: bool,
+    billed: int,
 ) -> None:
     """Without memory the baseline is the bill, to the micro-dollar, whatever the cache did. The
     rule says so, with and without its short cut."""
-    prompt = TurnPrompt(mark(now, now, 9.0), kept, True, 10.0 if is_warm else 1.0)
-    ledger = after(mark(before, before), (5, 7))
+    prompt = TurnPrompt(mark(now, now, 9.0), kept, is_same_model, 10.0 if is_warm else 1.0)
+    ledger = after(PromptMark(0.0, before, before, (), billed, billed), (5, 7))
     with pytest.MonkeyPatch.context() as patch:
-        if not has_short_cut:
-            patch.setattr(ledger_module, "_is_untouched", lambda *_: False)
+        patch.setattr(ledger_module, "_is_untouched", lambda *_: False)
         entry = assess_turn(ledger, prompt, reported, 3, prices)
     assert baseline(entry) == astuple(entry.account.tokens)
     assert entry.account.baseline_cost == entry.account.cost

@@ -39,6 +39,7 @@ MIN_CACHED_TOKENS = 1_024  # providers keep no shorter beginning of a prompt
 ALWAYS_CACHED, NEVER_CACHED = (1, 1), (0, 1)
 # a cache that serves whole steps lacks the rest of one, however long the prompt is
 CACHE_STEP_TOKENS = 128
+LONG_STEP_TOKENS = 1_000
 
 
 class Account(Struct, frozen=True, array_like=True, gc=False):
@@ -106,7 +107,8 @@ class PromptMark(Struct, frozen=True, array_like=True):
     # both prompts in the provider's tokens, without the tool for look-ups; 0: not known
     billed_whole: Sum = 0
     billed_sent: Sum = 0
-    # the most that a prompt has grown by since the one before, in our tokens and the provider's
+    # how much prompts have grown since the one before, in our tokens and the provider's: the sum of
+    # long steps, or the largest step
     step: tuple[Sum, Sum] = (0, 0)
 
 
@@ -201,6 +203,14 @@ class _Prompt(Struct, frozen=True):
 
     tokens: int
     repeated: int
+    billed_repeated: int = 0  # the provider's count of these; 0: not known
+
+    def bill_repeated(self, billed: int) -> int:
+        """Return the provider's count of what is repeated, in a prompt of `billed` tokens. If it is
+        not known, take our share, which is too high where the provider counts more of what is new."""
+        if self.billed_repeated:
+            return min(self.billed_repeated, billed)
+        return scale(self.repeated, billed, self.tokens)
 
 
 # ── one turn ──────────────────────────────────────────────────────────────────────────────────────
@@ -226,6 +236,11 @@ def assess_turn(
     whole = _Prompt(mark.whole, _repeated_tokens(prompt, last))
     has_new_prefix = last is not None and mark.prefix != last.prefix
     sent = _Prompt(mark.sent, 0 if has_new_prefix else _repeated_sent(mark, last, whole))
+    if last is not None and prompt.is_same_model:  # another model's tokens are others
+        if whole.repeated == last.whole:
+            whole = replace(whole, billed_repeated=last.billed_whole)
+        if sent.repeated == last.sent:
+            sent = replace(sent, billed_repeated=last.billed_sent)
     is_warm = last is not None and prompt.is_same_model and mark.at - last.at <= prompt.lifetime_s
     if reported is None:
         tokens = _estimate(sent, counted_output, is_warm=is_warm, prices=prices)
@@ -242,7 +257,7 @@ def assess_turn(
             mark,
             billed_whole=_bill_whole(prompt, last, own.prompt),
             billed_sent=own.prompt,
-            step=_find_largest_step(mark, last, own.prompt),
+            step=_measure_steps(mark, last, own.prompt),
         )
         baseline = _project(own, sent, whole, mark.billed_whole, share)
         if answer_output is not None:
@@ -274,7 +289,7 @@ def _enter_untouched(
     here, so it is written out: a call takes as long as ten additions."""
     mark = prompt.mark
     billed = reported.prompt
-    step = _find_largest_step(mark, last, billed)
+    step = _measure_steps(mark, last, billed)
     mark = PromptMark(mark.at, mark.whole, mark.sent, mark.prefix, billed, billed, step)
     cached = reported.cached
     account = _open_account(reported, reported, prices)
@@ -283,8 +298,10 @@ def _enter_untouched(
     repeated = last.whole if last.whole < mark.whole else mark.whole
     if prompt.kept_tokens is not None and prompt.kept_tokens < repeated:
         repeated = prompt.kept_tokens
-    # as `scale` has it
-    repeated = (2 * repeated * billed + mark.whole) // (2 * mark.whole)
+    if repeated == last.whole and last.billed_sent and prompt.is_same_model:
+        repeated = last.billed_sent if last.billed_sent < billed else billed
+    else:  # as `scale` has it
+        repeated = (2 * repeated * billed + mark.whole) // (2 * mark.whole)
     if repeated < MIN_CACHED_TOKENS:
         return TurnEntry(account, history, mark)
     if repeated - cached < CACHE_STEP_TOKENS:
@@ -296,7 +313,7 @@ def _enter_reported(
     account: Account, history: History, mark: PromptMark, sent: _Prompt, reported: Tokens
 ) -> TurnEntry:
     """Return the entry of a turn, with what it tells of the provider's cache."""
-    repeated = scale(sent.repeated, reported.prompt, sent.tokens)
+    repeated = sent.bill_repeated(reported.prompt)
     if repeated < MIN_CACHED_TOKENS:
         return TurnEntry(account, history, mark)
     is_all = repeated - reported.cached < CACHE_STEP_TOKENS
@@ -317,16 +334,18 @@ def _leave_out_tool(reported: Tokens, tool_tokens: int) -> Tokens:
     )
 
 
-def _find_largest_step(
-    mark: PromptMark, last: PromptMark | None, billed_sent: int
-) -> tuple[int, int]:
-    """Return the largest step so far. It tells best how the provider counts messages: the client's
-    tools are not in it."""
+def _measure_steps(mark: PromptMark, last: PromptMark | None, billed_sent: int) -> tuple[int, int]:
+    """Return the sum of the long steps so far, or the largest step. They tell best how the provider
+    counts messages: the client's tools are not in them, and the frames of messages weigh little."""
     if last is None:
         return (0, 0)
     step, billed_step = mark.sent - last.sent, billed_sent - last.billed_sent
     is_known = last.billed_sent and mark.prefix == last.prefix and billed_step > 0
-    return (step, billed_step) if is_known and step > last.step[0] else last.step
+    if not is_known:
+        return last.step
+    if min(step, last.step[0]) >= LONG_STEP_TOKENS:
+        return (last.step[0] + step, last.step[1] + billed_step)
+    return (step, billed_step) if step > last.step[0] else last.step
 
 
 def _bill_whole(prompt: TurnPrompt, last: PromptMark | None, billed_sent: int) -> int:
@@ -412,7 +431,7 @@ def _project(
     of the prompt that was sent."""
     if not sent.tokens:
         return reported  # nothing of ours to compare with
-    other_repeated = scale(other.repeated, prompt_tokens, other.tokens)
+    other_repeated = other.bill_repeated(prompt_tokens)
     if share is not None:
         cached = scale(other_repeated, *share)
     else:
@@ -427,7 +446,7 @@ def _project_cached(reported: Tokens, sent: _Prompt, other_repeated: int) -> int
     """Return the cached tokens of the other prompt: the same share of what is repeated. What came
     from the cache beyond that (a beginning that other threads share, or the previous reply) is
     in both prompts."""
-    repeated = scale(sent.repeated, reported.prompt, sent.tokens)
+    repeated = sent.bill_repeated(reported.prompt)
     missing = repeated - reported.cached
     if missing < CACHE_STEP_TOKENS:
         return max(other_repeated - missing, 0)

@@ -9,6 +9,7 @@ import io
 import json
 import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import httpx
 import pytest
 from rich.console import Console
 
+from om_proxy.agents.models import find_price
 from om_proxy.cli.demo import play, stage
 from om_proxy.cli.demo.figures import ActorCost, DemoResult, compute_costs
 from om_proxy.cli.demo.kept import serve_kept
 from om_proxy.cli.demo.stage import open_stage
 from om_proxy.cli.demo.story import Story, load_story
 from om_proxy.proof.stage import Stage
-from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.testing.scripted import ACTOR, ScriptedServer
 from tests.cli.command_line import run_om_proxy
 
 ROOT = Path(__file__).parents[3]
@@ -69,6 +71,41 @@ def read_saving(ledgers: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+def read_metrics_at_the_end(
+    told: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put the metrics of the next played story into `told`."""
+
+    @contextlib.asynccontextmanager
+    async def open_read_stage(
+        *args: Any, **options: Any
+    ) -> AsyncIterator[tuple[Stage, ScriptedServer]]:
+        async with open_stage(*args, **options) as opened:
+            yield opened
+            told["metrics"] = await read_metrics(opened[0].url)
+
+    monkeypatch.setattr(play, "open_stage", open_read_stage)
+
+
+@pytest.mark.parametrize("model", ["gpt-5.4", "gpt-5.4-mini", "claude-sonnet-5-5"])
+async def test_the_estimate_is_what_was_sent_at_each_models_prices(
+    model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where cached input costs a tenth, an error in what the cache served weighs most. The scripted
+    server reports no writes to the cache, so none is charged."""
+    for module in (play, stage):
+        monkeypatch.setattr(module, "ACTOR_NAME", f"{ACTOR}/{model}")
+    told: dict[str, dict[str, float]] = {}
+    read_metrics_at_the_end(told, monkeypatch)
+    result = await play.play_story(load_story(), Console(file=io.StringIO()))
+    price = find_price(model)
+    assert price is not None
+    price = replace(price, cache_write=price.input)
+    assert told["metrics"]["without"] == pytest.approx(
+        result.without.compute_dollars(price), rel=DEVIATION
+    )
+
+
 @pytest.mark.parametrize(
     ("look_ups", "streamed_every"),
     [(True, 2), (True, 1), (False, 2)],
@@ -86,16 +123,7 @@ async def test_all_tell_what_was_sent(
         monkeypatch.setattr(stage, "SETTINGS_TEMPLATE", template)
         story = Story(story.turns[:TURNS_WITHOUT_LOOK_UPS])
     told: dict[str, dict[str, float]] = {}
-
-    @contextlib.asynccontextmanager
-    async def open_read_stage(
-        *args: Any, **options: Any
-    ) -> AsyncIterator[tuple[Stage, ScriptedServer]]:
-        async with open_stage(*args, **options) as opened:
-            yield opened
-            told["metrics"] = await read_metrics(opened[0].url)
-
-    monkeypatch.setattr(play, "open_stage", open_read_stage)
+    read_metrics_at_the_end(told, monkeypatch)
     result = await play.play_story(story, Console(file=io.StringIO()), kept_folder=tmp_path)
     (sent, *_) = compute_costs(result.without, result.with_memory, result.memory)
     async with (
