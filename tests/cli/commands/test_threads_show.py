@@ -21,7 +21,7 @@ LINES = [
     "messages: 2 messages; 7 of 1 200 tokens before observation",
     "notes: 1 entry, 0 of them condensed; 30 of 900 tokens before reflection; generation 0",
     "ready notes: 30 tokens wait to take the place of 40",
-    "saved: $0.00 of $0.00, in 0 turns",
+    "saved: $0.00 of $0.00, in 0 turns, look-ups included",
     "memory work: works",
 ]
 
@@ -64,7 +64,7 @@ def test_without_any_price_the_saving_is_unknown() -> None:
     assert render_saving(unknown) == "unknown (no price is known)"
     partly = Mock(turns=3, priced=False, saving=Mock(net=500, baseline=1_000))
     assert render_saving(partly) == (
-        "$0.0005 of $0.0010, in 3 turns; of some models no price is known"
+        "$0.0005 of $0.0010, in 3 turns, look-ups included; of some models no price is known"
     )
 
 

@@ -103,7 +103,7 @@ def render_saving(ledger: LedgerFigures) -> str:
         return "unknown (no price is known)"
     return (
         f"{render_money(saving.net)} of {render_money(saving.baseline)}, in "
-        f"{render_count(ledger.turns, 'turn')}"
+        f"{render_count(ledger.turns, 'turn')}, look-ups included"
         f"{'' if ledger.priced else '; of some models no price is known'}"
     )
 

@@ -17,7 +17,7 @@ export function ThreadLedger({ ledger, scope }) {
         ${costs && html`<th scope="col" class="end">Cost</th>`}</tr></thead>
       <tbody>
         <${Row} name="Without memory" about="the prompts as they would have been" of="baseline" tokens=${tokens} costs=${costs} />
-        <${Row} name="Paid" about=${`for ${countOf(ledger.turns, "turn")}`} of="cost" sign="−" tokens=${tokens} costs=${costs} />
+        <${Row} name="Paid" about=${`for ${countOf(ledger.turns, "turn")}, look-ups included`} of="cost" sign="−" tokens=${tokens} costs=${costs} />
         <${Row} name="Memory's own calls" about=${countOf(ledger.memory_calls, "call")} of="memory_cost" sign="−" tokens=${tokens} costs=${costs} />
         <${Row} name=${(costs ?? tokens).net < 0 ? "Lost" : "Saved"} of="net" tokens=${tokens} costs=${costs} isSum />
       </tbody></table></div>
