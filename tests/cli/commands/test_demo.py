@@ -93,8 +93,8 @@ def list_threads(config: str, folder: Path) -> list[dict[str, Any]]:
 def test_served_until_a_signal_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`--serve` prints an address that answers and where its store is, and ends at a signal; a port
-    in use is an error."""
+    """`--serve` prints an address that answers and where its store is, and ends at a signal, which
+    it says; a port in use is an error."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "om_proxy", "demo", "--serve", "--port"]
@@ -102,7 +102,9 @@ def test_served_until_a_signal_comes(
         assert main(["demo", "--serve", "--port", port]) == 1
         told = f"om-proxy demo: port {port} of 127.0.0.1 is in use; choose another\n"
         assert capsys.readouterr() == ("", told)
-    with subprocess.Popen([*command, port], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [*command, port], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             url = process.stdout.readline().rpartition(" ")[2].strip()
@@ -122,7 +124,8 @@ def test_served_until_a_signal_comes(
             assert "call to scripted-observer returned notes" in done.stdout, done.stderr
             assert "api.openai.com" not in done.stdout
             process.send_signal(signal.SIGTERM)
-            assert process.wait(timeout=60) == 0
+            assert "om-proxy demo: ending; open requests have 2 s\n" in process.communicate()[1]
+            assert process.returncode == 0
         finally:
             process.kill()
 

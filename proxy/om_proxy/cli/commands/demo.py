@@ -25,6 +25,7 @@ from om_proxy.cli.exit_status import DEMO_FAILED, DONE
 from om_proxy.cli.serving.banner import describe_sign_in
 from om_proxy.common.errors import OmError
 from om_proxy.observability.telemetry import logs
+from om_proxy.testing.loopback import SHUTDOWN_GRACE_S
 
 PIPE_WIDTH_COLUMNS = 110  # if stdout is not a terminal
 
@@ -69,6 +70,8 @@ async def serve_until_stopped(
     async with server as served:
         print(describe(served), flush=True)
         await stopped.wait()
+        wait = f"ending; open requests have {SHUTDOWN_GRACE_S} s"
+        print(f"om-proxy demo: {wait}", file=sys.stderr, flush=True)
 
 
 def describe_commands(served: ServedDemo) -> str:
