@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from om_proxy.management.api.routes.threads import KEYLESS_HINT
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.management.api.test_admin_api import ADMIN_TOKEN, CREDENTIALS, OWN, ask
 
@@ -51,6 +52,19 @@ async def test_lists(run: Running, query: str, names: list[str]) -> None:
     assert await list_names(run, query, admin) == names
     assert await list_names(run, f"{query}{joiner}tenant={tenant}", admin) == names
     assert await list_names(run, f"{query}{joiner}tenant=other", admin) == []
+
+
+async def test_an_empty_list_without_a_key(tmp_path: Path) -> None:
+    """A hint says what would be listed with a key. It is the same whether other tenants have
+    threads or not, and a caller with a key gets none."""
+    async with run_with_scripted_models(tmp_path) as run:
+        before = (await ask(run, "GET", "/threads", {})).json()
+        await run.chat("docks").say("Where is it?")
+        after = (await ask(run, "GET", "/threads", {})).json()
+        foreign = (await ask(run, "GET", "/threads", CREDENTIALS["foreign"])).json()
+        own = (await ask(run, "GET", "/threads")).json()
+    assert before == after == foreign | {"hint": KEYLESS_HINT}
+    assert "hint" not in own
 
 
 async def test_a_title_is_found(run: Running) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
+from om_proxy.management.api.access import LOCAL_CALLER
 from om_proxy.management.api.answers import (
     HiddenText,
     ThreadNames,
@@ -121,6 +122,13 @@ class ThreadLine(ThreadNames, frozen=True, kw_only=True):
     ]
 
 
+# whether any such threads are there or not: it tells nothing of other tenants
+KEYLESS_HINT = (
+    "This was asked without an API key, so it lists threads of requests without one. Send your "
+    "client's key to list its threads, or the admin token as X-OM-Admin to list all."
+)
+
+
 class ThreadList(Struct, frozen=True, kw_only=True):
     """A page of a list of threads."""
 
@@ -137,6 +145,7 @@ class ThreadList(Struct, frozen=True, kw_only=True):
             )
         ),
     ]
+    hint: Annotated[str | UnsetType, Meta(description="Where nothing is listed: why.")] = UNSET
 
 
 class MessageWindow(Struct, frozen=True, kw_only=True):
@@ -303,7 +312,9 @@ async def list_threads(services: AdminServices, call: AdminCall) -> ThreadList:
         for i, info in enumerate(page.threads)
     ]
     cursor = None if page.end is None else write_cursor(listed, page.end)
-    return ThreadList(items=lines, threads=lines, cursor=cursor)
+    is_keyless = call.visitor.who == LOCAL_CALLER
+    hint = KEYLESS_HINT if is_keyless and not lines else UNSET
+    return ThreadList(items=lines, threads=lines, cursor=cursor, hint=hint)
 
 
 async def show_thread(services: AdminServices, call: AdminCall) -> ThreadStatus:
