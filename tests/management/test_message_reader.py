@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.common.errors import NotFound
+from om_proxy.common.errors import NotFound, StorageError
 from om_proxy.management.message_reader import MessagePlace, MessagePlaces, MessageReader
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, ObservationLog, Part, SharedLogRef
 from om_proxy.storage.sqlite.queries import OF_THREAD
@@ -91,6 +93,33 @@ async def test_no_thread(parts: Parts, thread: str) -> None:
         await MessageReader(parts.memories).read_page(
             KEY._replace(thread=thread), 0, None, 9, only_live=True
         )
+
+
+async def test_first_words_of_a_list_are_read_a_few_at_a_time(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They wait for the store together, and leave some of its connections to requests. A thread
+    whose messages cannot be read has none."""
+    keys = [KEY._replace(thread=f"t{number}") for number in range(20)]
+    for key in keys[1:]:
+        await parts.store.commit(Memory(key=key), MemoryBuilder(key).chat(2).memory())
+    read, reading, highest = type(parts.store).messages, 0, 0
+
+    async def read_counted(store: Any, key: Key, *args: Any, **options: Any) -> Any:
+        nonlocal reading, highest
+        reading += 1
+        highest = max(highest, reading)
+        await asyncio.sleep(0)
+        reading -= 1
+        if key == keys[-1]:
+            raise StorageError("unreadable")
+        return await read(store, key, *args, **options)
+
+    monkeypatch.setattr(type(parts.store), "messages", read_counted)
+    words = await MessageReader(parts.memories).read_first_words([*keys, *keys])
+    assert list(words) == keys
+    assert [key for key in keys if words[key] is None] == [keys[0], keys[-1]]
+    assert highest == 4
 
 
 @pytest.mark.parametrize("only_live", [True, False])

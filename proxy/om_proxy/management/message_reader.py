@@ -3,6 +3,7 @@ notes that it is in."""
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from om_proxy.memory.model import Key, Memory, Message, Observation
 from om_proxy.storage.values.stored_rows import StoredMessage
 from om_proxy.wire.apis.indexed_text import read_indexed_text
 from om_proxy.wire.apis.titles import cut_first_words
+
+MAX_READS_AT_ONCE = 4  # requests need the store's other connections: there are 10 by default
 
 # of a message that is live
 LiveState = Literal["raw", "buffered", "observed"]
@@ -120,11 +123,18 @@ class MessageReader:
         page = tuple(_place_message(stored, places) for stored in found[:limit])
         return MessagePage(memory, page, page[-1].message.seq if len(found) > limit else None)
 
-    async def read_first_words(self, key: Key) -> str | None:
-        """Return the first words of the thread's first question; None if it does not begin with
-        one, or if its messages cannot be read."""
+    async def read_first_words(self, keys: Iterable[Key]) -> dict[Key, str | None]:
+        """Return the first words of the first question of each thread; None if a thread does not
+        begin with one, or if its messages cannot be read."""
+        slots = asyncio.Semaphore(MAX_READS_AT_ONCE)
+        found = dict.fromkeys(keys)
+        words = await asyncio.gather(*(self._read_words(key, slots) for key in found))
+        return dict(zip(found, words, strict=True))
+
+    async def _read_words(self, key: Key, slots: asyncio.Semaphore) -> str | None:
         try:
-            messages = await self.memories.store.messages(key, 0, limit=1)
+            async with slots:
+                messages = await self.memories.store.messages(key, 0, limit=1)
         except StorageError:  # a list shows the thread all the same
             return None
         asked = [read_indexed_text(message) for message in messages if message.item.role == "user"]

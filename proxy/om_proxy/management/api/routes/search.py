@@ -153,7 +153,7 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
         raise StorageError("the store took too long; try again, or ask for less") from exc
     label, words = services.look_ups.memories.label, query_words(query.q)
     untitled = [key for key, message, _ in found.messages if message.title is None]
-    first_words = await _read_first_words(services, untitled)
+    first_words = await services.message_reader.read_first_words(untitled)
 
     def describe() -> list[RecalledItem]:
         return [
@@ -192,7 +192,7 @@ async def _search_notes(
         for note in found.notes
         if note.title is None and note.key.thread != RESOURCE_THREAD
     ]
-    first_words = await _read_first_words(services, untitled)
+    first_words = await services.message_reader.read_first_words(untitled)
 
     def describe() -> list[FoundNoteLine]:
         return [_describe_note(note, words, first_words.get(note.key)) for note in found.notes]
@@ -206,14 +206,6 @@ async def _search_notes(
         searched=found.searched,
         left_out=left_out or found.searched < len(keys),
     )
-
-
-async def _read_first_words(
-    services: AdminServices, untitled: Sequence[Key]
-) -> dict[Key, str | None]:
-    """Return the first words of these threads. An answer has at most MAX_FOUND of them."""
-    read = services.message_reader.read_first_words
-    return {key: await read(key) for key in dict.fromkeys(untitled)}
 
 
 def _describe_note(note: FoundNote, words: Sequence[str], first_words: str | None) -> FoundNoteLine:

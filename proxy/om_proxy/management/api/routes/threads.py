@@ -213,14 +213,9 @@ class ThreadStatus(ThreadNames, frozen=True, kw_only=True):
 async def describe_thread(services: AdminServices, memory: Memory) -> ThreadStatus:
     """Return the answer about one thread, with the thresholds in force."""
     limits = services.thread_admin.effective_settings(memory).limits
-    first_words = await read_first_words(services, memory)
-    return describe_status(memory, limits, services.secret, first_words)
-
-
-async def read_first_words(services: AdminServices, thread: Memory | ThreadInfo) -> str | None:
-    if thread.title is not None:
-        return None
-    return await services.message_reader.read_first_words(thread.key)
+    untitled = [memory.key] if memory.title is None else []
+    first_words = await services.message_reader.read_first_words(untitled)
+    return describe_status(memory, limits, services.secret, first_words.get(memory.key))
 
 
 def describe_line(
@@ -302,15 +297,11 @@ async def list_threads(services: AdminServices, call: AdminCall) -> ThreadList:
     listed = ("threads", *selection)
     after = parse_cursor(query.cursor, listed, ThreadPlace)
     page = await services.thread_admin.find_threads(selection, after, query.limit)
-    may_read = call.visitor.may_read_text
-    lines = [
-        describe_line(
-            services,
-            info,
-            await read_first_words(services, info) if may_read and i < MAX_NAMED_LINES else None,
-        )
-        for i, info in enumerate(page.threads)
-    ]
+    named = page.threads[:MAX_NAMED_LINES] if call.visitor.may_read_text else ()
+    first_words = await services.message_reader.read_first_words(
+        info.key for info in named if info.title is None
+    )
+    lines = [describe_line(services, info, first_words.get(info.key)) for info in page.threads]
     cursor = None if page.end is None else write_cursor(listed, page.end)
     is_keyless = call.visitor.who == LOCAL_CALLER
     hint = KEYLESS_HINT if is_keyless and not lines else UNSET
