@@ -14,14 +14,16 @@ from tests.bench.recall import Figure, print_figures, run
 async def test_both_stores_have_every_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Over few messages: an index grows the store, and nothing forgotten is found."""
+    """Over few messages: an index grows the store, and nothing forgotten is found. The CPU of so
+    few is less than what other processes of a server take or give back meanwhile."""
     monkeypatch.setattr(recall, "SHORT_RESOURCE_MESSAGES", 30)
     monkeypatch.setattr(recall, "LONG_TEXT_MESSAGES", 30)
     monkeypatch.setattr(recall, "CUT_ROUNDS", 1)
     every = [one async for one in run(tmp_path, messages=100, others=2, rounds=3)]
     assert [len(figures) for _, figures in every] == [2, 9, 9]
     for _, figures in every:
-        assert all(figure.value > 0 for figure in figures if figure.name != "canaries left")
+        sure = [f for f in figures if f.name != "canaries left" and "CPU" not in f.name]
+        assert all(figure.value > 0 for figure in sure)
     assert [figures[-1].value for _, figures in every[1:]] == [0, 0]
 
 
