@@ -94,6 +94,31 @@ def test_a_known_history_is_not_parsed() -> None:
     assert not isinstance(get_units(other).elements, SlicedMessages)
 
 
+@pytest.mark.parametrize("marked_count", [1, 2, 3, 4])
+def test_behind_moving_marks_the_history_is_known(marked_count: int) -> None:
+    """A client may mark its newest messages, however many results each has."""
+    turn = [
+        {"role": "user", "content": [result(str(n)) for n in range(5)]},
+        {"role": "assistant", "content": "it is"},
+    ]
+    sent = [*turn * 20, turn[0]]
+    kept = keep(MESSAGES.parse_request(write(mark_newest(sent, marked_count))))
+    behind = mark_newest([*sent, turn[1], turn[0]], marked_count)
+    assert isinstance(
+        get_units(MESSAGES.parse_request(write(behind), kept)).elements, SlicedMessages
+    )
+
+
+def mark_newest(messages: list[Any], count: int) -> list[Any]:
+    """Mark the last blocks of so many of the newest messages of the user."""
+    places = [i for i, message in enumerate(messages) if message["role"] == "user"][-count:]
+    marked = list(messages)
+    for i in places:
+        *blocks, last = messages[i]["content"]
+        marked[i] = {"role": "user", "content": [*blocks, last | MARK]}
+    return marked
+
+
 def test_a_moving_mark_changes_no_unit() -> None:
     marked = {"role": "user", "content": [text("q") | MARK]}
     units = [

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import msgspec
 from msgspec import Raw
 
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.messages.marks import list_raws, remove_marks
+from om_proxy.wire.apis.messages.marks import MARK_WORD, list_raws, remove_marks
 from om_proxy.wire.apis.messages.reading import RESULT_TYPE
 from om_proxy.wire.apis.units import Units, find_elements_with
 
@@ -18,6 +19,9 @@ USER, ASSISTANT = Raw(b'"user"'), Raw(b'"assistant"')
 # what each request is searched for; nobody escapes these words
 SYSTEM_WORD, REFERENCE_WORD, COMPACTION_WORD = b'"system"', b'"tool_reference"', b'"compaction"'
 WORDS = (SYSTEM_WORD, REFERENCE_WORD, COMPACTION_WORD)
+
+# four marks are allowed: on the newest messages of the user, each with a reply in front of it
+MAX_ELEMENTS_WITH_MOVING_MARKS = 8
 
 _NULL = Raw(b"null")
 _RESULT_WORD = f'"{RESULT_TYPE}"'.encode()  # nobody escapes it
@@ -66,6 +70,12 @@ class ElementUnits(Units):
 
     def __init__(self, elements: Sequence[bytes], starts: array[int], marked: array[int]) -> None:
         super().__init__(elements, starts, lambda raws, part: read_units(raws[0])[part], marked)
+
+    def align(self, count: int) -> int:
+        """The marks of the newest elements move with the next request, and change their bytes."""
+        elements = range(len(self.elements))[-MAX_ELEMENTS_WITH_MOVING_MARKS:]
+        marked = next((i for i in elements if MARK_WORD in self.elements[i]), len(self.elements))
+        return min(super().align(count), bisect_left(self.starts, marked))
 
     def _message_at(self, index: int) -> bytes:
         if index not in self._units:
