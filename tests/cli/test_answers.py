@@ -11,10 +11,27 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli.answers import print_report
+from om_proxy.cli.answers import align_money, print_report
 from tests.cli.command_line import CONFIG, clean_environment, run_om_proxy
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+@pytest.mark.parametrize(
+    ("cells", "aligned"),
+    [
+        (
+            ("$1,234.50", "-$0.0050", "?", "–", "$0.00"),
+            ["$1,234.50", "   -$0.0050", "     ?", "     –", "    $0.00"],
+        ),
+        (("$0.10", "about $5.00"), ("$0.10", "about $5.00")),
+    ],
+)
+def test_decimal_points_of_a_column_are_in_one_line(
+    cells: tuple[str, ...], aligned: object
+) -> None:
+    """Amounts below a cent have two decimals more. A column with other text stays as it is."""
+    assert align_money(cells) == aligned
 
 
 def run_on_terminal(*arguments: str, cwd: Path, shows_stderr: bool = True, **env: str) -> str:

@@ -25,6 +25,8 @@ _ROW_PATTERN = re.compile(
     r"(?P<name>[a-z ]{1,12}(?=: )|\S+(?= = )|  -(?= )| {5}(?= ))(?:: | = | )"
     r"(?P<text>.*?)(?P<origin>  \([^()]*\))?"
 )
+# an amount as `render_money` writes it, or a sign that there is none, at the place of its ones
+_MONEY_PATTERN = re.compile(r"(-?\$[\d,]+|[?–])(\.\d+)?")
 
 MICRODOLLARS_PER_DOLLAR = 1_000_000
 
@@ -116,12 +118,23 @@ def print_table(
         padding=(0, 2, 0, 0),
         show_header=bool(columns),
     )
+    aligned = [*zip(*map(align_money, zip(*lines, strict=True)), strict=True)]
     for index, name in enumerate(columns):
-        widest = max((len(line[index]) for line in lines), default=0)
+        widest = max((len(line[index]) for line in aligned), default=0)
         table.add_column(name, overflow="fold", no_wrap=widest <= MAX_UNBROKEN_CHARS)
-    for line in lines:
+    for line in aligned:
         table.add_row(*map(Text, line))  # text is never read as markup
     Console().print(table)
+
+
+def align_money(cells: Sequence[str]) -> Sequence[str]:
+    """Return the cells of a column with the decimal points of its money in one line. A column with
+    other text stays as it is."""
+    amounts = [found.groups("") for cell in cells if (found := _MONEY_PATTERN.fullmatch(cell))]
+    if len(amounts) < len(cells):
+        return cells
+    width = max(len(whole) for whole, _ in amounts)
+    return [f"{whole:>{width}}{decimals}" for whole, decimals in amounts]
 
 
 def print_text(text: str | None) -> None:
