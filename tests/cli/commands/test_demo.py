@@ -43,7 +43,7 @@ def test_command_prints_table_sums_and_prompt(
     for part in (
         "Mon Mar 2      1  Morning.",
         "without memory",
-        "gpt-4o",
+        "gpt-5.4",
         "om-proxy",
         "<observations>",
         "[tool]",

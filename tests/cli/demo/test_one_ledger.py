@@ -87,7 +87,7 @@ def read_metrics_at_the_end(
     monkeypatch.setattr(play, "open_stage", open_read_stage)
 
 
-@pytest.mark.parametrize("model", ["gpt-5.4", "gpt-5.4-mini", "claude-sonnet-5-5"])
+@pytest.mark.parametrize("model", ["gpt-5.4-mini", "claude-sonnet-5-5"])
 async def test_the_estimate_is_what_was_sent_at_each_models_prices(
     model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

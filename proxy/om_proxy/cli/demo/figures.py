@@ -11,7 +11,7 @@ from om_proxy.cli.demo.table import Row
 from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, RecordedRequest
 
 # the actors whose costs are shown
-PRICED_ACTORS = ("gpt-4o", "claude-sonnet-5-5", "gemini/gemini-3.5-flash")
+PRICED_ACTORS = ("gpt-5.4", "claude-sonnet-5-5", "gemini/gemini-3.5-flash")
 # memory's own calls are priced as this model's, which `memory.model: default` names first
 MEMORY_MODEL = "gemini/gemini-3.5-flash-lite"
 # the scripted models by names whose end has a list price: those of the first row of costs
