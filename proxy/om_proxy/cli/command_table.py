@@ -440,7 +440,7 @@ GROUPS = (
             flag("--list", "list the conversations found, and play none"),
             option("--since AGE", "only conversations whose last call is not older: <n>h or d", type=read_age),
             option("--top N", "play so many, the largest first (default: %(default)s)", type=read_count, default=10),
-            option("--actor MODEL", "the model whose prices count (default: the recorded one, else gpt-4o)"),
+            option("--actor MODEL", "the model whose prices count (default: the recorded one, else gpt-5.4)"),
             option("--price PRICE", "dollars of a million tokens, for a model without a list price: in=3,out=15"),
             option("--settings FILE", "a configuration file, for its rules of memory (default: the built-in ones)"),
             option("--with-model MODEL", "a model that makes the notes: NAME@URL, or a name of OpenAI's or litellm's; asks before"),

@@ -44,7 +44,7 @@ from om_proxy.proof.playing import (
 # session as a whole.
 LOW, MEASURED, HIGH = Rates("low", 3, 3), Rates("measured", 2.8, 18), Rates("high", 18, 18)
 RATES = (MEASURED, LOW, HIGH)
-DEFAULT_ACTOR = "gpt-4o"
+DEFAULT_ACTOR = "gpt-5.4"
 SERVERS_BY_PREFIX = {
     "claude": "https://api.anthropic.com/v1",
     "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
