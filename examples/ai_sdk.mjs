@@ -16,7 +16,7 @@ const messages = [];
 for (const text of ["Our boat is 9 m long.", "Berth 14 is 11 m long.", "How much room is left?"]) {
   messages.push({ role: "user", content: text });
   const result = await generateText({
-    model: openai("gpt-4o-mini"),
+    model: openai("gpt-5.4-mini"),
     system: "You help plan a trip.",
     messages,
   });

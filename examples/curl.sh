@@ -6,4 +6,4 @@ curl -sS -i "${OPENAI_BASE_URL:-http://127.0.0.1:8400/v1}/chat/completions" \
   -H "Content-Type: application/json" \
   -H "X-OM-Thread: kitchen-worktop" \
   -H "X-OM-Resource: user-42" \
-  -d '{"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "The worktop is 312 cm long. Remember that."}]}'
+  -d '{"model": "gpt-5.4-mini", "messages": [{"role": "user", "content": "The worktop is 312 cm long. Remember that."}]}'

@@ -11,7 +11,7 @@ from langchain_core.messages import HumanMessage, SystemMessage
 from langchain_openai import ChatOpenAI
 
 model = ChatOpenAI(
-    model="gpt-4o-mini",
+    model="gpt-5.4-mini",
     base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8400/v1"),
     default_headers={"X-OM-Thread": "bike-repair", "X-OM-Resource": "user-42"},
 )

@@ -18,7 +18,7 @@ memory = {"X-OM-Thread": "garden-plan", "X-OM-Resource": "user-42"}
 agent = Agent(
     "Gardener",
     instructions="You help plan a garden.",
-    model="gpt-4o-mini",
+    model="gpt-5.4-mini",
     model_settings=ModelSettings(extra_headers=memory),
 )
 

@@ -15,7 +15,7 @@ client = OpenAI(
     base_url=os.environ.get("OPENAI_BASE_URL", "http://127.0.0.1:8400/v1"),
     default_headers={"X-OM-Thread": "reading-list", "X-OM-Resource": "user-42"},
 )
-model = sys.argv[1] if len(sys.argv) > 1 else "gpt-4o-mini"
+model = sys.argv[1] if len(sys.argv) > 1 else "gpt-5.4-mini"
 history = []
 
 for text in (

@@ -13,7 +13,7 @@ from pydantic_ai import Agent, ModelSettings
 os.environ.setdefault("OPENAI_BASE_URL", "http://127.0.0.1:8400/v1")
 memory = {"X-OM-Thread": "wine-cellar", "X-OM-Resource": "user-42"}
 agent = Agent(
-    "openai:gpt-4o-mini",
+    "openai:gpt-5.4-mini",
     instructions="You keep the list of a cellar.",
     model_settings=ModelSettings(extra_headers=memory),
 )

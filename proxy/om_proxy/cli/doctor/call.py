@@ -35,7 +35,7 @@ CALL_TIMEOUT_S = 60.0
 MAX_SHOWN_CHARS = 600  # of an answer
 NEEDS_MODEL_MESSAGE = (
     "the observer call needs a model: memory.model depends on the model that clients use, so name one, as in "
-    "doctor --call --model gpt-4o-mini"
+    "doctor --call --model gpt-5.4-mini"
 )
 SAMPLE_MESSAGES = (
     ("user", "We drive to Lisbon on May 3. The blue van may carry 75 kg on its roof."),

@@ -1,7 +1,7 @@
 """Render events as lines for a person at a terminal.
 
-    10:13:27  200  kitchen-rebuild  gpt-4o-mini  applied  64,672 → 5,873 tokens (−91 %)  10 ms
-    (+0.6) 10:13:31  502  kitchen-rebuild  gpt-4o-mini  raw  1,204 tokens  3 ms (+0.4)
+    10:13:27  200  kitchen-rebuild  gpt-5.4-mini  applied  64,672 → 5,873 tokens (−91 %)  10 ms
+    (+0.6) 10:13:31  502  kitchen-rebuild  gpt-5.4-mini  raw  1,204 tokens  3 ms (+0.4)
     om_upstream_unreachable 10:13:40  warning  observe.failed  thread=9d4d…  error=om_model_busy
 
 A `turn` shows: status, thread, model, what memory did and why, the tokens received and sent, the
