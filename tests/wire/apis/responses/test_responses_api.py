@@ -73,7 +73,7 @@ def test_what_goes_on_extends() -> None:
             assert (fps[: len(known)], fps[len(known)]) == (known, said[session]), entry["n"]
             extended += 1
         before[session] = fps
-    assert extended > 10
+    assert extended == 14
 
 
 @pytest.mark.skipif(
