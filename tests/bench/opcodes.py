@@ -3,8 +3,8 @@
 Unlike time they are the same on a busy machine, and unlike instructions of the processor
 (`scripts/bench instructions`) they are counted in seconds. They leave out what libraries in C do:
 parsing, hashing, SQLite. `request_cost.json` beside this file has what each state came to when it was
-last looked at; tests/test_bench_opcodes.py counts again. `python -m tests.bench.opcodes --write`
-writes the file.
+last looked at, and what an idle server takes (tests/bench/idle.py); tests/test_bench_opcodes.py
+counts again. `python -m tests.bench.opcodes --write` writes the file.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import sys
 import tempfile
 import threading
@@ -271,14 +272,23 @@ async def run_client(
                 await life
 
 
+def count_idle() -> dict[str, int]:
+    """Return what an idle server takes, in a process that has not loaded these programs."""
+    command = [sys.executable, "-X", "tracemalloc", "-m", "tests.bench.idle"]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    found: dict[str, int] = json.loads(run.stdout)
+    return found
+
+
 def count_costs() -> dict[str, int]:
     """Return what `request_cost.json` holds, counted anew."""
     counter = OpcodeCounter()
     counter.install()
     try:
-        return asyncio.run(count_states(counter))
+        costs = asyncio.run(count_states(counter))
     finally:
         counter.uninstall()
+    return costs | count_idle()
 
 
 if __name__ == "__main__":
