@@ -81,9 +81,9 @@ def write_codex_config(home: Path, url: str) -> None:
 def write_opencode_config(home: Path, url: str) -> None:
     options = {"baseURL": f"{url}/v1", "apiKey": "sk-a"}
     provider = {
-        "npm": "@ai-sdk/openai-compatible", "options": options, "models": {"gpt-4o-mini": {}},
+        "npm": "@ai-sdk/openai-compatible", "options": options, "models": {"gpt-5.4-mini": {}},
     }  # fmt: skip
-    config = {"model": "here/gpt-4o-mini", "provider": {"here": provider}}
+    config = {"model": "here/gpt-5.4-mini", "provider": {"here": provider}}
     (home / "opencode.json").write_bytes(orjson.dumps(config))
 
 

@@ -5,7 +5,7 @@ import { PRICE, price, told, turns } from "./talk.mjs";
 const messages = [{ role: "system", content: "You help with a renovation." }];
 
 async function ask(stream) {
-  const wanted = { model: "gpt-4o-mini", messages, tools: [PRICE] };
+  const wanted = { model: "gpt-5.4-mini", messages, tools: [PRICE] };
   const answer = stream
     ? await client.chat.completions.stream(wanted, memory).finalChatCompletion()
     : await client.chat.completions.create(wanted, memory);

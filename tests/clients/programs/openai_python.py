@@ -11,7 +11,7 @@ history = [{"role": "system", "content": "You help with a renovation."}]
 
 def ask(stream):
     """One request; the assistant's message."""
-    wanted = {"model": "gpt-4o-mini", "messages": history, "tools": TOOLS, "extra_headers": memory}
+    wanted = {"model": "gpt-5.4-mini", "messages": history, "tools": TOOLS, "extra_headers": memory}
     if not stream:
         answer = client.chat.completions.create(**wanted).choices[0].message
         history.append(answer.model_dump(exclude_none=True))

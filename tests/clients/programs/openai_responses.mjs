@@ -7,7 +7,7 @@ let input = [];
 const tools = [{ type: "function", strict: false, ...PRICE.function }];
 
 async function ask(stream) {
-  const wanted = { model: "gpt-4o-mini", instructions: "You help with a renovation.", input, tools, ...more };
+  const wanted = { model: "gpt-5.4-mini", instructions: "You help with a renovation.", input, tools, ...more };
   const answer = stream
     ? await client.responses.stream(wanted, memory).finalResponse()
     : await client.responses.create(wanted, memory);

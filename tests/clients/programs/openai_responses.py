@@ -15,7 +15,7 @@ history = []
 def ask(stream):
     """One request; the response."""
     answer = client.responses.create(
-        model="gpt-4o-mini",
+        model="gpt-5.4-mini",
         instructions="You help with a renovation.",
         input=history,
         tools=[TOOL],
