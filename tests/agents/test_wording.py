@@ -11,7 +11,7 @@ import pytest
 from om_proxy.agents import wording
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import ModelError
-from om_proxy.memory.dates import annotate
+from om_proxy.memory.dates import annotate_entries
 from om_proxy.memory.escaping import PROMPT_TAGS
 from om_proxy.memory.notes.observations import parse_observation, parse_reflection
 from tests.agents.scripted_llm import words
@@ -297,7 +297,5 @@ def test_the_anchors_are_what_we_read() -> None:
     } - {"(estimated 2020)"}  # a year alone: how long ago it is, says the phrase
     assert len(anchors) >= 4
     for anchor in anchors:
-        assert (
-            annotate(f"* 🔴 (09:14) then {anchor}", date(2024, 8, 1))
-            != f"* 🔴 (09:14) then {anchor}"
-        ), anchor
+        entry = f"* 🔴 (09:14) then {anchor}"
+        assert [*annotate_entries([entry], date(2024, 8, 1))] != [entry], anchor

@@ -173,7 +173,7 @@ class Thread:
         sent = self.read_sent(raws)
         verdict = self.reconcile(sent, hints)
         self.cases.append(verdict.case)
-        return verdict, sent, build_tail(self.projected(verdict, sent), verdict, sent)
+        return verdict, sent, build_tail(self.projected(verdict, sent), sent)
 
     def close(self, verdict: Verdict, sent: SentHistory, reply: bytes | None) -> None:
         """Commit the turn; without a reply only if nothing would be superseded."""

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.memory.dates import (
-    annotate,
     annotate_entries,
     format_distance,
     format_gap,
@@ -16,6 +15,10 @@ from om_proxy.memory.dates import (
 )
 
 TODAY = date(2023, 5, 29)
+
+
+def annotate(text: str, today: date) -> str:
+    return next(annotate_entries([text], today))
 
 
 @pytest.mark.parametrize(

@@ -272,8 +272,8 @@ def test_memory_calls_have_no_baseline() -> None:
     histories: tuple[History, ...] = ("full", "partial")
     for history in histories:
         ledger = add_memory_calls(EMPTY_LEDGER, MemoryCosts().add(call, history))
-        losses = (ledger.net_saving, ledger.net_versus_whole_history)
-        assert losses == ((-4_500, 0) if history == "full" else (0, -4_500))
+        assert ledger.net_saving == (-4_500 if history == "full" else 0)
+        assert ledger.partial_memory.cost == (0 if history == "full" else 4_500)
 
 
 def test_costs_of_a_call_are_shared_without_a_rest() -> None:
@@ -299,7 +299,8 @@ def test_a_partial_history_is_kept_apart() -> None:
     now = mark(50_000, 10_000, 0.0, NOTES)
     entry = assess_turn(EMPTY_LEDGER, TurnPrompt(now), Tokens(10_000, 0, 0, 1), 1, PLAIN, "partial")
     ledger = add_turn(EMPTY_LEDGER, entry)
-    assert (ledger.net_saving, ledger.net_versus_whole_history) == (0, 100_000)
+    assert ledger.net_saving == 0
+    assert ledger.partial.baseline_cost - ledger.partial.cost == 100_000
     assert ledger.full == EMPTY_ACCOUNT
 
 

@@ -125,7 +125,7 @@ def test_what_others_said_meanwhile_stands_before_what_is_asked() -> None:
     thread.turn([user("u3")], assistant("a3"))
     rebased = rebase_turn(thread.memory, verdict, sent)
     assert rebased is not None
-    pieces = build_tail(thread.projected(rebased, sent), rebased, sent)
+    pieces = build_tail(thread.projected(rebased, sent), sent)
     assert [piece.raw for piece in pieces] == [*BASE, user("u3"), assistant("a3"), user("u2")]
 
 

@@ -19,7 +19,6 @@ from om_proxy.memory.model import RESOURCE_THREAD, Memory, Observation, Part, re
 from om_proxy.memory.notes import sections
 from om_proxy.memory.prompt import tail
 from om_proxy.memory.transcript.sent_history import SentHistory
-from om_proxy.memory.transcript.verdict import Verdict
 from tests.simulation import oracle
 from tests.simulation.sharing import SWITCHES, SharedWorld, plan_of
 from tests.simulation.world import World, simulate
@@ -202,9 +201,9 @@ def test_notes_about_what_a_note_of_a_fork_took_back_do_not_hold() -> None:
 def test_a_message_raw_and_told_behind_a_note_of_a_fork_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def careless(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[tail.Piece, ...]:
+    def careless(memory: Memory, sent: SentHistory) -> tuple[tail.Piece, ...]:
         """The newest message that entries behind a note cover is shown as well."""
-        pieces = tail.build_tail(memory, verdict, sent)
+        pieces = tail.build_tail(memory, sent)
         entries = [
             entry
             for entry in memory.log.entries

@@ -120,14 +120,9 @@ def read_time(at: float, zone: tzinfo | None) -> datetime:
         return datetime.fromtimestamp(0, zone)
 
 
-def annotate(text: str, today: date) -> str:
-    """Return the text with its dates related to `today`, the render date."""
-    return next(annotate_entries([text], today))
-
-
 def annotate_entries(entries: Sequence[str], today: date) -> Iterator[str]:
-    """Annotate the entries of a log in order: a gap may lie between the last heading of one and the
-    first of the next.
+    """Relate the dates of a log's entries to `today`, the render date. In order: a gap may lie between
+    the last heading of one and the first of the next.
 
     An entry's text depends on it and the entries before it, so a growing log keeps its beginning.
     """

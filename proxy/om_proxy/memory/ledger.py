@@ -137,12 +137,6 @@ class ThreadLedger(Struct, frozen=True, omit_defaults=True):
         return self.net_saving if is_priced and self.full.calls else None
 
     @property
-    def net_versus_whole_history(self) -> int:
-        """Micro-dollars that the thread cost less than its whole transcript would have cost. Its
-        client sends only a part, so that was never to be paid."""
-        return self.partial.baseline_cost - self.partial.cost - self.partial_memory.cost
-
-    @property
     def is_priced(self) -> bool:
         accounts = (self.full, self.full_memory, self.partial, self.partial_memory)
         return all(account.is_priced for account in accounts)

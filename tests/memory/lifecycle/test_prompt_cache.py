@@ -30,28 +30,26 @@ def test_moved(before: str | None, now: str | None, expected: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "model", "retention", "seconds"),
+    ("host", "model", "seconds"),
     [
-        ("api.openai.com", "gpt-4o", None, 5 * MINUTE),
-        ("api.openai.com", "gpt-5", None, 5 * MINUTE),
-        ("api.openai.com", "gpt-5-mini", None, 5 * MINUTE),
-        ("api.openai.com", "gpt-5.4-mini", None, 5 * MINUTE),
-        ("api.openai.com", "gpt-5.5", None, HOUR),
-        ("api.openai.com", "o3", None, HOUR),
-        ("api.openai.com", "gpt-4o", "24h", HOUR),
-        ("api.openai.com", "gpt-5.5", "in_memory", 5 * MINUTE),
-        ("me.openai.azure.com", "gpt-4o", None, 5 * MINUTE),
-        ("generativelanguage.googleapis.com", "gemini-2.5-flash", None, DAY),
-        ("api.deepseek.com", "deepseek-chat", None, HOUR),
-        ("api.groq.com", "openai/gpt-oss-120b", None, 2 * HOUR),
-        ("api.anthropic.com", "claude-sonnet-4-5", None, 5 * MINUTE),
-        ("openrouter.ai", "openai/gpt-5.5", None, HOUR),
-        ("openrouter.ai", "google/gemini-2.5-pro", None, DAY),
-        ("gateway.local", "gemini/gemini-2.5-pro", None, DAY),
-        ("gateway.local", "gpt-4o", None, 5 * MINUTE),
-        ("", "", None, 5 * MINUTE),
+        ("api.openai.com", "gpt-4o", 5 * MINUTE),
+        ("api.openai.com", "gpt-5", 5 * MINUTE),
+        ("api.openai.com", "gpt-5-mini", 5 * MINUTE),
+        ("api.openai.com", "gpt-5.4-mini", 5 * MINUTE),
+        ("api.openai.com", "gpt-5.5", HOUR),
+        ("api.openai.com", "o3", HOUR),
+        ("me.openai.azure.com", "gpt-4o", 5 * MINUTE),
+        ("generativelanguage.googleapis.com", "gemini-2.5-flash", DAY),
+        ("api.deepseek.com", "deepseek-chat", HOUR),
+        ("api.groq.com", "openai/gpt-oss-120b", 2 * HOUR),
+        ("api.anthropic.com", "claude-sonnet-4-5", 5 * MINUTE),
+        ("openrouter.ai", "openai/gpt-5.5", HOUR),
+        ("openrouter.ai", "google/gemini-2.5-pro", DAY),
+        ("gateway.local", "gemini/gemini-2.5-pro", DAY),
+        ("gateway.local", "gpt-4o", 5 * MINUTE),
+        ("", "", 5 * MINUTE),
     ],
 )
-def test_cache_lifetime(host: str, model: str, retention: str | None, seconds: int) -> None:
+def test_cache_lifetime(host: str, model: str, seconds: int) -> None:
     """The host decides where it is known, else the model's provider; else it is five minutes."""
-    assert cache_lifetime(host, model, retention) == seconds
+    assert cache_lifetime(host, model) == seconds

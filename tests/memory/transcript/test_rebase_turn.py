@@ -176,7 +176,7 @@ def test_a_request_whose_turn_went_on_while_it_waited_shows_itself() -> None:
     assert again is not None
     assert again.has_stored_reply
     projected = thread.projected(again, sent)
-    assert forwarded_words(build_tail(projected, again, sent)) == "u2"
+    assert forwarded_words(build_tail(projected, sent)) == "u2"
     assert projected.views[-1].reply == 4  # it stays answered, whatever becomes of this attempt
 
 
@@ -260,7 +260,7 @@ def test_a_reply_nobody_has_shown_is_no_reason_to_drop_the_next_one() -> None:
     thread.turn(chat("u3"), reply("3"), NEW)
     again = rebase_turn(thread.memory, *second)
     assert again is not None
-    pieces = build_tail(thread.projected(again, second[1]), again, second[1])
+    pieces = build_tail(thread.projected(again, second[1]), second[1])
     assert forwarded_words(pieces) == "[u1] [a1] [u3] [a3] u2"
     assert live(closed(thread.memory, *second, "B")) == "u1 a1 u2 aA u3 a3 aB"
 
@@ -319,7 +319,7 @@ def test_what_others_said_in_turns_that_overlap_twice_stays_in_the_prompt() -> N
         again = rebase_turn(thread.memory, verdict, sent)
         assert again is not None
         verdict = again
-    pieces = build_tail(thread.projected(verdict, sent), verdict, sent)
+    pieces = build_tail(thread.projected(verdict, sent), sent)
     assert forwarded_words(pieces) == "[u1] [a1] [u3] [a3] [u4] [a4] u2"
 
 

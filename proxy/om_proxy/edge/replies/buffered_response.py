@@ -179,15 +179,10 @@ class Body(httpx.AsyncByteStream):
         return self._pieces
 
 
-async def iterate_body(
-    first: bytes, rest: AsyncIterator[bytes] | None = None
-) -> AsyncIterator[bytes]:
-    """Iterate over a body whose first piece is here."""
-    if first:
-        yield first
-    if rest is not None:
-        async for piece in rest:
-            yield piece
+async def iterate_body(body: bytes) -> AsyncIterator[bytes]:
+    """Yield the body in one piece; an empty one in none."""
+    if body:
+        yield body
 
 
 def replace_body(

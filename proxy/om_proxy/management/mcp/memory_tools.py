@@ -215,7 +215,7 @@ class MemoryTools:
     # ── a whole tenant ────────────────────────────────────────────────────────────────────────────
 
     async def _list_tenant(self, asked: _Asked) -> str:
-        settings = self._find_settings_of(None).memory
+        settings = self.services.thread_reader.policies.current.settings.effective(None).memory
         zone = find_zone(None, settings.timezone)
         look_up = read_look_up({**asked.call.fields, "mode": "threads"}, zone)
         limit = find_list_limit(look_up.limit, settings.retrieval.tokens)
@@ -250,7 +250,7 @@ class MemoryTools:
         """Search the resources that were used last, and quote from those with the best messages."""
         if asked.call.thread is not None:
             raise LookUpFault(NO_RESOURCE)
-        settings = self._find_settings_of(None).memory
+        settings = self.services.thread_reader.policies.current.settings.effective(None).memory
         zone = find_zone(None, settings.timezone)
         look_up = read_look_up({**asked.call.fields, "mode": "search"}, zone)
         resources, has_more = await self._list_resources(asked.tenant)
@@ -320,9 +320,6 @@ class MemoryTools:
 
     def _find_settings(self, memory: Memory) -> Effective:
         return self.services.thread_reader.policies.current.base_settings(memory)
-
-    def _find_settings_of(self, resource: str | None) -> Effective:
-        return self.services.thread_reader.policies.current.settings.effective(None, resource)
 
     def _find_zone(self, memory: Memory) -> ZoneInfo:
         return find_zone(memory.timezone, self._find_settings(memory).memory.timezone)

@@ -81,7 +81,7 @@ def choose_stretch(
     )
     depths = _depths(entries)
     for depth in sorted(set(depths)):
-        for group in _group_neighbours(entries, [entry_depth <= depth for entry_depth in depths]):
+        for group in _group_neighbours([entry_depth <= depth for entry_depth in depths]):
             oldest = _take_oldest(entries, depths, group, need)
             if oldest is None:
                 continue
@@ -122,7 +122,7 @@ def _measure_stretch(
     return LogStretch(start, count, int(tokens), share)
 
 
-def _group_neighbours(entries: Sequence[Observation], chosen: Sequence[bool]) -> Iterator[range]:
+def _group_neighbours(chosen: Sequence[bool]) -> Iterator[range]:
     """Yield the indexes of the chosen entries that are neighbours, the oldest first."""
     start = 0
     for is_chosen, run in groupby(chosen):

@@ -24,27 +24,17 @@ _SHORT_LIVED = re.compile(r"^gpt-(?:4.*|5(?:-.*)?|5\.[1-4](?:-.*)?)$")  # OpenAI
 DEFAULT_LIFETIME_S = 5 * MINUTE  # Anthropic's, and what is safe to assume of any other
 
 
-def cache_lifetime(host: str, model: str, retention: str | None = None) -> int:
+def cache_lifetime(host: str, model: str) -> int:
     """Seconds a prompt prefix stays cached at the provider. `host` decides; for an unknown host the
-    model's prefix does.
-
-    `retention` is the request's `prompt_cache_retention`, where it has one (OpenAI).
-    """
+    model's prefix does."""
     for hint in (host.lower(), model.lower().rpartition("/")[0]):
         if "openai" in hint:
-            return _openai_lifetime(model.lower().rpartition("/")[2], retention)
+            is_short = _SHORT_LIVED.match(model.lower().rpartition("/")[2])
+            return 5 * MINUTE if is_short else HOUR
         for word, seconds in _LIFETIMES_S:
             if word in hint:
                 return seconds
     return DEFAULT_LIFETIME_S
-
-
-def _openai_lifetime(model: str, retention: str | None) -> int:
-    if retention == "24h":
-        return HOUR
-    if retention == "in_memory" or _SHORT_LIVED.match(model):
-        return 5 * MINUTE
-    return HOUR
 
 
 def has_moved(before: str | None, now: str | None) -> bool:

@@ -128,11 +128,11 @@ def parse_observation(
 
 
 def parse_reflection(
-    answer: str, *, source_tokens: int, tokens: Callable[[str], int], finish: Finish = "stop"
+    answer: str, *, source_tokens: int, tokens: Callable[[str], int]
 ) -> ParsedNotes:
     """Parse a reflector's answer about entries of `source_tokens`, as an observer's, but without a
     title."""
-    parsed = parse_observation(answer, source_tokens=source_tokens, tokens=tokens, finish=finish)
+    parsed = parse_observation(answer, source_tokens=source_tokens, tokens=tokens)
     return ParsedNotes(parsed.text, parsed.task, parsed.suggestion)
 
 

@@ -13,7 +13,7 @@ from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Cell, Memory, Message
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.sent_history import SentHistory
-from om_proxy.memory.transcript.verdict import Verdict, is_pending
+from om_proxy.memory.transcript.verdict import is_pending
 
 
 class Piece(Struct, frozen=True):
@@ -47,9 +47,9 @@ def list_own_ids(tail: Iterable[Piece], api: ApiName) -> frozenset[str]:
     return frozenset(i for piece in tail if piece.sent or piece.api == api for i in piece.call_ids)
 
 
-def build_tail(memory: Memory, verdict: Verdict, sent: SentHistory) -> tuple[Piece, ...]:
-    """Return the tail of the prompt. `memory` is the projected one: after
-    `apply_request(…, verdict, sent, …)`, whose newest view is this request's.
+def build_tail(memory: Memory, sent: SentHistory) -> tuple[Piece, ...]:
+    """Return the tail of the prompt. `memory` is the projected one: after `apply_request` with what
+    was sent, whose newest view is this request's.
 
     A correction of an older message is where the client shows it. A covered stretch is skipped,
     a stretch that was not sent comes from the store, and everything else is the client's own JSON,

@@ -87,6 +87,7 @@ def _find_best_start(text: str, hits: Sequence[Hit], width: int) -> int:
 
 # more characters than this a token are not tried: an ordinary token has about four
 MAX_CHARS_A_TOKEN = 8
+MAX_CHARS_BACK = 24  # to the end of a word
 
 CountTokens = Callable[[str], int]
 
@@ -102,11 +103,11 @@ def find_fitting_chars(text: str, max_tokens: int, count_tokens: CountTokens) ->
     return chars
 
 
-def move_to_word_end(text: str, chars: int, max_back: int = 24) -> int:
+def move_to_word_end(text: str, chars: int) -> int:
     """Return `chars`, or a little less where that does not cut a word in two."""
     if chars >= len(text) or not chars or text[chars].isspace() or text[chars - 1].isspace():
         return chars
-    for end in range(chars - 1, max(chars - max_back, 0), -1):
+    for end in range(chars - 1, max(chars - MAX_CHARS_BACK, 0), -1):
         if text[end - 1].isspace():
             return end
     return chars

@@ -288,7 +288,7 @@ class _Merging:
         elif place and since and self._is_taken_back(turn, place, later):
             self.dropped += missing
         else:
-            if place and is_next and since and self._takes_back(turn, anchor, place, since, later):
+            if place and is_next and since and self._takes_back(turn, anchor, since, later):
                 self.cut_seq = max(place, self.now.coverage)
             self._append(turn, missing)
 
@@ -390,7 +390,6 @@ class _Merging:
         self,
         turn: WaitingTurn,
         anchor: int,
-        place: int,
         since: Sequence[Mark],
         later: Sequence[WaitingTurn],
     ) -> bool:

@@ -40,16 +40,15 @@ def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -
         raise ConfigError(f"{exc}\n{token_fault}") from exc
 
 
-def load_named_store(path: str | Path, env: Mapping[str, str] | None = None) -> StorageSettings:
+def load_named_store(path: str | Path) -> StorageSettings:
     """Load the store that a command names by its file. Raises ConfigError, also if a variable
     is in place of the file's `storage.url`: the command would open another store."""
-    env = os.environ if env is None else env
-    settings = load(path, env)
+    settings = load(path)
     origin = settings.origin(STORE_URL) or ""
     variable = origin.removeprefix("env ")
     if variable == origin:
         return settings.storage
-    of_file = load(path, {name: value for name, value in env.items() if name != variable})
+    of_file = load(path, {name: value for name, value in os.environ.items() if name != variable})
     file_origin = of_file.origin(STORE_URL)
     if file_origin is not None and of_file.storage.url != settings.storage.url:
         raise ConfigError(

@@ -303,16 +303,14 @@ async def select_resource(
     )
 
 
-async def add_up_threads(
-    session: Session, now: float, page_size: int = THREADS_PER_PAGE
-) -> StoreTotals:
+async def add_up_threads(session: Session, now: float) -> StoreTotals:
     """Return `Store.totals`."""
     totals, last_id = StoreTotals(), 0
     while True:
-        page = await read_page(session, "id", None, last_id, "", page_size)
+        page = await read_page(session, "id", None, last_id, "", THREADS_PER_PAGE)
         for listed in page:
             totals = StoreTotals(*map(sum, zip(totals, _count(listed, now), strict=True)))
-        if len(page) < page_size:
+        if len(page) < THREADS_PER_PAGE:
             return totals
         last_id = page[-1].row_id
 

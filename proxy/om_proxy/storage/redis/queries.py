@@ -22,8 +22,6 @@ from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared import row_decoding
 
 IS_ABSENT, IS_HELD = 0, 1
-# in parts of a command: few enough for the server's other work to go on
-MARKS_PER_PAGE = 1_000
 
 
 class _Found(NamedTuple):

@@ -58,9 +58,8 @@ SELECT_UNUSED = f"""SELECT id FROM data_key
 class SqliteKeyStore:
     """The `KeyStore` protocol on one file, which several processes may share."""
 
-    def __init__(self, path: str | Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
+    def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._busy_timeout_s = busy_timeout_s
         self._expected_id: str | None = None
 
     async def identify(self) -> str | None:
@@ -146,7 +145,7 @@ class SqliteKeyStore:
         uri = f"{self._path.resolve().as_uri()}?mode=rw"
         try:
             with closing(
-                sqlite3.connect(uri, uri=True, timeout=self._busy_timeout_s, isolation_level=None)
+                sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None)
             ) as db:
                 _refuse_other_file(db)  # `journal_mode` would change it
                 for pragma in PRAGMAS:

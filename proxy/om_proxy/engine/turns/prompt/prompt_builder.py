@@ -93,7 +93,7 @@ class PromptBuilder:
             return PromptPlan(turn)  # the server has what came before
         if is_plain and max_tokens is None and is_everything_sent(projected, sent):
             return PromptPlan(turn)
-        pieces = build_tail(projected, turn.reconciled.verdict, sent)
+        pieces = build_tail(projected, sent)
         if look_ups:
             pieces = put_in_look_ups(pieces, look_ups)
         kept, left_out = prompt_cost.limit_tail(pieces, max_tokens)

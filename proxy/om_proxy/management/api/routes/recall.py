@@ -164,7 +164,7 @@ def _describe_result(
         shown.end if isinstance(shown, PartPiece) and shown.end < shown.readable_chars else None
     )
     items = (
-        _describe_threads(shown, result, services)
+        _describe_threads(shown, result)
         if isinstance(shown, ThreadListPage)
         else _describe_messages(result, services, key, words)
     )
@@ -231,9 +231,7 @@ def describe_message(
     )
 
 
-def _describe_threads(
-    listed: ThreadListPage, result: LookUpResult, services: AdminServices
-) -> list[RecalledItem]:
+def _describe_threads(listed: ThreadListPage, result: LookUpResult) -> list[RecalledItem]:
     return [
         RecalledItem(
             tenant=result.keys[thread.label].tenant,
