@@ -3,7 +3,7 @@ Rows are locked in the order of `removal`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
@@ -14,7 +14,7 @@ from om_proxy.storage.postgres.events import insert_events
 from om_proxy.storage.postgres.removal import CLEAR_OTHERS, LOCK_LOOK_UPS, delete_rows, lock_threads
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
-from om_proxy.storage.shared.row_decoding import Row
+from om_proxy.storage.shared.forgetting import count_batch_threads
 from om_proxy.storage.sql.columns import transpose
 from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.listing import ACTIVE_AT, SLOT_OF
@@ -23,7 +23,6 @@ from om_proxy.storage.values.changes import ForgetBatch
 
 # The threads of a batch: few enough for a short transaction, or one that is larger.
 MAX_BATCH_THREADS = 100
-MAX_BATCH_MESSAGES = 2_000
 SELECT_BATCH = f"""SELECT resource, thread, live_count FROM om.thread
     WHERE tenant = $1 AND ($2::text IS NULL OR resource = $2) AND thread <> '{RESOURCE_THREAD}'
     ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
@@ -53,7 +52,7 @@ async def remove_batch(
     its part of a shared log. Shared logs go with the last batch. Events that describe forgotten
     threads stay: they name none. `active_before`: as in `Store.forget_batch`."""
     listed = await session.select(SELECT_BATCH, tenant, resource)
-    batch = _take_batch(listed)
+    batch = listed[: count_batch_threads([row[2] for row in listed[:MAX_BATCH_THREADS]])]
     is_last = len(batch) == len(listed)
     names = transpose([row[:2] for row in batch], {"resource": "text", "thread": "text"})
     for name in sorted({row[0] for row in batch}):
@@ -88,15 +87,3 @@ async def remove_batch(
     for name in sorted(resources):
         await fold_resource(session, tenant, name)
     return ForgetBatch(result, tuple(threads.values()), is_last)
-
-
-def _take_batch(listed: Sequence[Row]) -> list[Row]:
-    """Return the threads of one batch: at least one, if any is listed."""
-    batch: list[Row] = []
-    message_count = 0
-    for row in listed[:MAX_BATCH_THREADS]:
-        message_count += row[2]
-        if batch and message_count > MAX_BATCH_MESSAGES:
-            break
-        batch.append(row)
-    return batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 
 from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
@@ -10,7 +10,6 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.redis.changes import Changes, read_resource, try_until_applied
 from om_proxy.storage.redis.listing import (
-    ListedRow,
     has_active_since,
     list_rows,
     select_resource_names,
@@ -22,12 +21,12 @@ from om_proxy.storage.redis.removal import (
     remove_look_ups,
 )
 from om_proxy.storage.redis.session import Session
+from om_proxy.storage.shared.forgetting import count_batch_threads
 from om_proxy.storage.values.changes import ForgetBatch
 from om_proxy.storage.values.records import ForgetResult
 
 # The threads of a batch: few enough for a short script, or one that is larger.
 MAX_BATCH_THREADS = 100
-MAX_BATCH_MESSAGES = 2_000
 
 
 async def remove_batch(
@@ -44,9 +43,9 @@ async def remove_batch(
 
     async def attempt() -> ForgetBatch | None:
         listed = await list_rows(session, tenant, resource, MAX_BATCH_THREADS + 1)
-        batch = _take_batch(listed)
-        is_last = len(batch) == len(listed)
-        keys = [one.key for one in batch]
+        count = count_batch_threads([one.row.live_count for one in listed[:MAX_BATCH_THREADS]])
+        is_last = count == len(listed)
+        keys = [one.key for one in listed[:count]]
         names = {key.resource for key in keys}
         if is_last:
             names.update(await select_resource_names(session, tenant, resource))
@@ -97,15 +96,3 @@ async def _leave_resource(
     quoting = [log_key._replace(thread=name) for name in sorted(state.quoting)]
     await remove_look_ups(session, changes, [key for key in quoting if key not in keys])
     return removed
-
-
-def _take_batch(listed: Sequence[ListedRow]) -> list[ListedRow]:
-    """Return the threads of one batch: at least one, if any is listed."""
-    batch: list[ListedRow] = []
-    message_count = 0
-    for one in listed[:MAX_BATCH_THREADS]:
-        message_count += one.row.live_count
-        if batch and message_count > MAX_BATCH_MESSAGES:
-            break
-        batch.append(one)
-    return batch

@@ -35,6 +35,20 @@ MAX_FORGOTTEN_NAMES = 10_000
 MAX_NAME_AHEAD_S = 3_600.0
 
 
+# in one batch of threads that are forgotten, or those of one longer thread
+MAX_BATCH_MESSAGES = 2_000
+
+
+def count_batch_threads(message_counts: Sequence[int]) -> int:
+    """Return how many of the first threads make one batch: at least one, if there is any."""
+    total = 0
+    for place, count in enumerate(message_counts):
+        total += count
+        if place and total > MAX_BATCH_MESSAGES:
+            return place
+    return len(message_counts)
+
+
 class FirstTurn(NamedTuple):
     """A turn that makes the row of its thread: not if a name of it was forgotten after it began."""
 

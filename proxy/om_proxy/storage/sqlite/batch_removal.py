@@ -12,7 +12,7 @@ from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.shared.forgetting import count_batch_threads
 from om_proxy.storage.sql.quotes import remove_look_ups
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.queries import select_rows
@@ -30,7 +30,6 @@ from om_proxy.storage.values.records import ForgetResult
 
 # The threads of a batch: few enough for a short transaction, or one that is larger.
 MAX_BATCH_THREADS = 100
-MAX_BATCH_MESSAGES = 2_000
 # a batch ends with the thread that is deleted then; turns wait for the transaction
 MAX_BATCH_S = 0.02
 SELECT_TENANT_BATCH = f"""SELECT resource, thread, live_count FROM thread
@@ -70,7 +69,8 @@ async def remove_batch(
     listed = await select_rows(
         db, SELECT_TENANT_BATCH if of_tenant else SELECT_RESOURCE_BATCH, scope
     )
-    wanted = [Key(tenant, row[0], row[1]) for row in _take_batch(listed)]
+    count = count_batch_threads([row[2] for row in listed[:MAX_BATCH_THREADS]])
+    wanted = [Key(tenant, row[0], row[1]) for row in listed[:count]]
     deleted = await run_in_connection_thread(
         db, lambda connection: _delete_threads(connection, wanted, clock)
     )
@@ -98,18 +98,6 @@ async def remove_batch(
     await db.execute(INCREMENT_SEQUENCE)
     await db.execute(REQUEST_ERASURE)
     return ForgetBatch(result, keys, is_last)
-
-
-def _take_batch(listed: list[row_decoding.Row]) -> list[row_decoding.Row]:
-    """Return the threads of one batch: at least one, if any is listed."""
-    batch: list[row_decoding.Row] = []
-    message_count = 0
-    for row in listed[:MAX_BATCH_THREADS]:
-        message_count += row[2]
-        if batch and message_count > MAX_BATCH_MESSAGES:
-            break
-        batch.append(row)
-    return batch
 
 
 def _delete_threads(
