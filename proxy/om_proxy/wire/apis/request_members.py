@@ -21,6 +21,10 @@ from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, S
 # No client sends more new messages at once: a question, or the results of all its calls.
 MAX_MESSAGES_OF_ONE_TURN = 64
 UNSET_VALUES = (b"null", b'""')  # {} is a schema: any JSON
+# of a chat completion request, which the other APIs have by another name, or not at all
+CHAT_MEMBERS = frozenset(
+    ("model", "messages", "max_tokens", "max_completion_tokens", "reasoning_effort")
+)
 
 _NULL = Raw(b"null")
 _NO_OPTIONS: frozenset[str] = frozenset()

@@ -9,9 +9,8 @@ from om_proxy.wire.apis.chat.chat_request import asking_text
 from om_proxy.wire.apis.messages import messages_request, reading
 from om_proxy.wire.apis.messages.kinds import classify, find_sub_agent
 from om_proxy.wire.apis.messages.layout import rewrite_body
-from om_proxy.wire.apis.messages.questions import write_question
-from om_proxy.wire.apis.messages.reply import MessagesReplyReader
-from om_proxy.wire.apis.messages.stream_end import TurnEndFinder
+from om_proxy.wire.apis.messages.reply import MessagesReplyReader, TurnEndFinder
+from om_proxy.wire.apis.messages.writing import write_question
 from om_proxy.wire.apis.split import Split
 
 

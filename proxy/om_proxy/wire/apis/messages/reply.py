@@ -1,7 +1,9 @@
-"""Read a reply of the Messages API, streamed or not: from its bytes to the assistant's message."""
+"""Read a reply of the Messages API, streamed or not: from its bytes to the assistant's message.
+The end of a stream is found without parsing it."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from om_proxy.wire.apis.json_text import decode_or_none, is_too_large, parse_lax
 from om_proxy.wire.apis.messages.elements import write_message
 from om_proxy.wire.apis.messages.writing import write_value
 from om_proxy.wire.apis.sse import Event
+from om_proxy.wire.apis.stream_end import BLANK_LINE, EventEndFinder, compile_naming
 
 ROLE = b'"assistant"'
 # the member of a block that a delta of this type brings a piece of
@@ -198,3 +201,14 @@ def read_usage(reported: Any) -> Usage | None:
 
 def _text_or_none(value: Any) -> str | None:
     return value if isinstance(value, str) and value else None
+
+
+class TurnEndFinder(EventEndFinder):
+    """A search for the blank line of the event that ends the turn: the first `message_delta` with a
+    stop reason, else `message_stop` or `error`."""
+
+    _start = compile_naming((b"message_delta", b"message_stop", b"error"))
+    _hints = (b"message_", b"error")
+    _doubted = b"message_delta"
+    # a quote inside a JSON string is written \", so the name is a member's
+    _doubt = re.compile(rb'("stop_reason"\s*:\s*")|' + BLANK_LINE.pattern)

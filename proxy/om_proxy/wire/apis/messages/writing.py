@@ -1,4 +1,5 @@
-"""Write a chat message as a message of this API, for a prompt that needs what came by another one.
+"""Write in the words of this API what came by another one: a chat message, for a prompt that needs it,
+or a memory model's question.
 
 No reasoning is written, and no empty text. A part that this API cannot take is a text that names it.
 """
@@ -15,9 +16,12 @@ import msgspec
 from om_proxy.memory.message_view import ToolCall
 from om_proxy.wire.apis.chat.chat_message import ChatPart, list_shown, view_parsed, write_call_id
 from om_proxy.wire.apis.json_text import parse_arguments, replace_lone_surrogates, write_ascii
+from om_proxy.wire.apis.request_members import CHAT_MEMBERS
 
 IMAGE_TYPES = ("image/jpeg", "image/png", "image/gif", "image/webp")
 WRITTEN_KINDS = ("function", "custom")  # results name no others
+# of an answer to a question: the API demands a limit, and every model since 2024 takes this one
+DEFAULT_MAX_TOKENS = 8_192
 
 _DATA_URL = re.compile(r"data:([\w.+/-]+)(?:;[\w=.+-]+)*;base64,")
 
@@ -120,3 +124,19 @@ def _write_call(call: ToolCall, own_ids: Container[str]) -> Block:
 def _write_result(answers: str, blocks: list[Block]) -> Block:
     content = {"content": blocks} if blocks else {}
     return {"type": "tool_result", "tool_use_id": answers, **content}
+
+
+def write_question(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a memory model's question in the words of this API. `question`: a chat completion
+    request of a system message, or none, and a user message."""
+    *instructions, user = question["messages"]
+    limit = question.get("max_completion_tokens") or question.get("max_tokens")
+    written = {
+        "model": question["model"],
+        "messages": [{"role": "user", "content": write_content(user["content"])}],
+        "max_tokens": limit or DEFAULT_MAX_TOKENS,
+    }
+    if instructions:
+        written["system"] = instructions[0]["content"]
+    others = {name: value for name, value in question.items() if name not in CHAT_MEMBERS}
+    return others | written

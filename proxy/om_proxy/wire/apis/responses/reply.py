@@ -1,4 +1,5 @@
-"""Read a response, streamed or not: from its bytes to the stored bytes of its unit."""
+"""Read a response, streamed or not: from its bytes to the stored bytes of its unit. The
+beginning and the end of a stream are found without parsing it."""
 
 from __future__ import annotations
 
@@ -16,15 +17,20 @@ from om_proxy.wire.apis.chat.reply_frame import ReplyFrame, StreamedReply
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
 from om_proxy.wire.apis.json_text import decode_or_none, is_too_large
 from om_proxy.wire.apis.responses.items import read_unit
-from om_proxy.wire.apis.sse import Event
+from om_proxy.wire.apis.sse import BOM, Event, cut_events
+from om_proxy.wire.apis.stream_end import BLANK_LINE, EventEndFinder, compile_naming
 
 ITEM_DONE = "response.output_item.done"
 FAILED_TYPES = ("response.failed", "error")
 LAST_TYPES = ("response.completed", "response.incomplete", "response.failed")
 COMPLETE_STATUSES = ("completed", "incomplete")
+END_TYPES = (*(kind.encode() for kind in LAST_TYPES), b"error")
+# They say that a response begins, and nothing of it.
+OPENING_TYPES = (b"response.created", b"response.queued", b"response.in_progress")
 _READ_TYPES = frozenset((ITEM_DONE, *LAST_TYPES, "error"))
 # the type of an event without an `event:` line, which most servers write first
 _FIRST_TYPE = re.compile(rb'\s*\{\s*"type"\s*:\s*"([\w.]+)"')
+_OPENING = compile_naming(OPENING_TYPES, rb"(?:\A|[\r\n])")
 _NULL = Raw(b"null")
 
 
@@ -158,3 +164,27 @@ def _write_unit(items: Mapping[int, bytes]) -> bytes | None:
 
 def _is_error(error: Raw) -> bool:
     return bytes(error) not in (b"null", b"false", b"{}", b'""')
+
+
+class ResponseEndFinder(EventEndFinder):
+    """A search for the blank line of the event that ends a response."""
+
+    _start = compile_naming(END_TYPES)
+    _hints = END_TYPES
+
+
+def find_first_word(data: bytes) -> int | None:
+    """Return where the first event begins in these bytes, from the beginning of a stream, that says
+    more than that a response begins. None: all that is there are such events, and comments."""
+    position = 0
+    for event in cut_events(data):
+        if not _is_opening(event.removeprefix(BOM)):
+            return position
+        position += len(event)
+    return None
+
+
+def _is_opening(event: bytes) -> bool:
+    if not BLANK_LINE.search(event):
+        return True  # it has not ended
+    return bool(_OPENING.search(event)) or not re.search(rb"(?:\A|[\r\n])data", event)

@@ -8,10 +8,13 @@ from om_proxy.wire.apis.api import Api, Request
 from om_proxy.wire.apis.responses import reading, request
 from om_proxy.wire.apis.responses.kinds import classify, find_sub_agent
 from om_proxy.wire.apis.responses.layout import rewrite_body
-from om_proxy.wire.apis.responses.questions import write_question
 from om_proxy.wire.apis.responses.references import REFERENCES
-from om_proxy.wire.apis.responses.reply import ResponseReader
-from om_proxy.wire.apis.responses.stream_end import ResponseEndFinder, find_first_word
+from om_proxy.wire.apis.responses.reply import (
+    ResponseEndFinder,
+    ResponseReader,
+    find_first_word,
+)
+from om_proxy.wire.apis.responses.writing import write_question
 from om_proxy.wire.apis.split import Split
 
 

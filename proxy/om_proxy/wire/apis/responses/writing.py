@@ -1,4 +1,4 @@
-"""Write stored units as items of an `input`.
+"""Write stored units, or a memory model's question, as items of an `input`.
 
 A unit of this API is written as it is stored, but for reasoning that the server alone has. A unit of
 another API comes as a chat message.
@@ -21,7 +21,7 @@ from om_proxy.wire.apis.json_text import (
     replace_lone_surrogates,
     write_json,
 )
-from om_proxy.wire.apis.request_members import join_list
+from om_proxy.wire.apis.request_members import CHAT_MEMBERS, join_list
 from om_proxy.wire.apis.responses.items import INSTRUCTION_ROLES, REFERENCE_TYPE, SERVER_TOOLS
 from om_proxy.wire.apis.responses.reading import read_chat_message
 
@@ -173,3 +173,24 @@ def _read(item: Mapping[str, Raw], name: str) -> Any:
 
 def _encode(value: object) -> bytes:
     return msgspec.json.encode(value)
+
+
+def write_question(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a memory model's question in the words of this API, as a request that the server does
+    not keep. `question`: a chat completion request of a system message, or none, and a user
+    message."""
+    *instructions, user = question["messages"]
+    content = write_content(user["content"])
+    written = {
+        "model": question["model"],
+        "input": content if isinstance(content, str) else [{"role": "user", "content": content}],
+        "store": False,
+    }
+    if instructions:
+        written["instructions"] = instructions[0]["content"]
+    if limit := question.get("max_completion_tokens") or question.get("max_tokens"):
+        written["max_output_tokens"] = limit
+    if effort := question.get("reasoning_effort"):
+        written["reasoning"] = {"effort": effort}
+    others = {name: value for name, value in question.items() if name not in CHAT_MEMBERS}
+    return others | written

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.wire.apis.messages.questions import DEFAULT_MAX_TOKENS, write_question
+from om_proxy.wire.apis.messages.writing import DEFAULT_MAX_TOKENS, write_question
 
 SYSTEM = {"role": "system", "content": "observe"}
 

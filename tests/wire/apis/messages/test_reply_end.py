@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.wire.apis.messages.stream_end import TurnEndFinder
+from om_proxy.wire.apis.messages.reply import TurnEndFinder
 
 START = b'event: message_start\ndata: {"type":"message_start","message":{"stop_reason":null}}\n\n'
 TEXT = (

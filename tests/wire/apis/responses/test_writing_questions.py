@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from om_proxy.wire.apis.responses.questions import write_question
 from om_proxy.wire.apis.responses.responses_api import RESPONSES
+from om_proxy.wire.apis.responses.writing import write_question
 
 SYSTEM = {"role": "system", "content": "be brief"}
 

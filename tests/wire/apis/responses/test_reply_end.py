@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.wire.apis.responses.stream_end import ResponseEndFinder, find_first_word
+from om_proxy.wire.apis.responses.reply import ResponseEndFinder, find_first_word
 
 BEGINNING = (
     b'event: response.created\ndata: {"type":"response.created"}\n\n'
