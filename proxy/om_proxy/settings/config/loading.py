@@ -4,21 +4,30 @@ ConfigError that lists every fault."""
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from om_proxy.common.errors import ConfigError
 from om_proxy.settings.config.admin_token import add_admin_token
-from om_proxy.settings.config.ignored_variables import list_ignored_variables
 from om_proxy.settings.config.sections.storage import StorageSettings
 from om_proxy.settings.config.snapshot import Settings
-from om_proxy.settings.config.source import read_document
-from om_proxy.settings.config.validation_messages import list_faults, render_fault
+from om_proxy.settings.config.source import OVERRIDE_PREFIX, read_document
+from om_proxy.settings.config.validation_messages import (
+    find_setting,
+    list_faults,
+    render_fault,
+)
 
 DEFAULT_FILE = Path("config/om-proxy.yaml")
 STORE_URL = ("storage", "url")
+_SHORT_PREFIX = "OM_PROXY_"
+# each is read by its name
+_KNOWN_NAMES = frozenset(
+    f"{_SHORT_PREFIX}{name}"
+    for name in ("CONFIG", "ADMIN_TOKEN", "ADMIN_TOKEN_FILE", "OLD_CREDENTIAL", "NEW_CREDENTIAL")
+)
 
 
 def load(path: str | Path | None = None, env: Mapping[str, str] | None = None) -> Settings:
@@ -88,5 +97,21 @@ def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None 
     if faults:
         lines = [render_fault(document, Settings, path, rule) for path, rule in faults]
         raise ConfigError("\n".join(dict.fromkeys(lines)))
-    ignored = tuple(list_ignored_variables(env or {}, text))
+    ignored = tuple(_list_ignored_variables(env or {}, text))
     return settings.with_source(origins=document.origins, ignored_variables=ignored)
+
+
+def _list_ignored_variables(env: Mapping[str, str], text: str) -> Iterator[str]:
+    """List a warning for each variable that looks like a setting, and that nothing reads: one
+    underscore where the prefix has two. `text`: the file, which may use variables of any name.
+
+    Kubernetes gives every container `<SERVICE>_PORT=tcp://…` for a service, so those are none."""
+    for name in sorted(env):
+        is_ours = name.upper().startswith(_SHORT_PREFIX) and not name.startswith(OVERRIDE_PREFIX)
+        is_used = name in _KNOWN_NAMES or f"${{{name}" in text or env[name].startswith("tcp://")
+        if not is_ours or is_used:
+            continue
+        words = name.lower()[len(_SHORT_PREFIX) :].strip("_").replace("__", "_")
+        if path := find_setting(Settings, words) or find_setting(Settings, f"server_{words}"):
+            variable = OVERRIDE_PREFIX + "__".join(path).upper()
+            yield f"env {name} is not read: the setting's variable is {variable}"
