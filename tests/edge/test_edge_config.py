@@ -47,9 +47,7 @@ def test_identity_follows_the_settings() -> None:
         True,
     )
     assert not PLAIN.identity.scope_override
-    # `memory: false` is no matter of identity: an override may switch it on for a model or a
-    # resource
-    assert (rules.loopback_only, rules.memory_enabled) == (False, True)
+    assert not rules.loopback_only
 
 
 def test_what_stays_here() -> None:

@@ -47,7 +47,6 @@ class ObserverTask:
     # (docs/contributing/behaviour.md#hints)
     want_suggestion: bool = False
     clip_tokens: int | None = None  # of the messages in the prompt; None: no limit
-    images: bool = True  # whether to show images to models that take them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +83,7 @@ class Observer(MemoryAgent):
         )
         transcript = await self._render_transcript(task)
         write_prompt = self._prepare_prompt(
-            system, partial(_write_user_prompt, task, transcript), settings, with_images=task.images
+            system, partial(_write_user_prompt, task, transcript), settings
         )
         answer = await self._caller.ask(targets, write_prompt, bill)
         try:
@@ -122,7 +121,6 @@ class Observer(MemoryAgent):
             system,
             partial(_write_prompt_of_several, tasks, transcripts),
             settings,
-            with_images=first_task.images,
         )
         answer = await self._caller.ask(targets, write_prompt, bill)
         observed = await self._parse_threads(tasks, answer)
@@ -138,15 +136,13 @@ class Observer(MemoryAgent):
         system: str,
         write_user_parts: Callable[[bool], Iterator[str | Image]],
         settings: ModelSettings,
-        *,
-        with_images: bool,
     ) -> Callable[[Target], Prompt]:
         """Return the function that writes the prompt for a model. The argument of `write_user_parts`
-        is whether to show images: only if the task shows them and the model takes them."""
+        is whether to show images: only if the model takes them."""
 
         def write_prompt(target: Target) -> Prompt:
             abilities = self._abilities(target.model)
-            show_images = with_images and can_show_images(target, abilities)
+            show_images = can_show_images(target, abilities)
             return clamp_prompt(system, tuple(write_user_parts(show_images)), settings, abilities)
 
         return write_prompt

@@ -39,7 +39,6 @@ def test_a_resource_left_out_is_the_thread_itself() -> None:
     [
         (RULES, {}, "no-thread"),
         (IdentityRules(loopback_only=False), {"x_om_thread": "t"}, "no-credential"),
-        (IdentityRules(memory_enabled=False), {"x_om_thread": "t"}, "disabled"),
         (RULES, {"x_om_thread": "t", "x_om_mode": "off"}, "mode-off"),
         (RULES, {"x_om_thread": "t", "x_om_task": "title_generation"}, "side-request"),
     ],

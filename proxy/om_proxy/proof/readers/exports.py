@@ -59,7 +59,6 @@ class Chat(NamedTuple):
     title: str | None
     began_at: float  # unix seconds: of the first message, if that has no time
     entries: list[Entry]
-    project: str | None = None
 
 
 def collect(
@@ -99,7 +98,7 @@ def create_conversation(program: str, chat: Chat, notices: Counter[str]) -> Conv
         chat.id,
         chat.title or None,
         program,
-        chat.project,
+        None,
         messages,
         calls,
         notices,

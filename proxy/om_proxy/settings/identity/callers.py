@@ -13,7 +13,7 @@ from typing import Literal
 
 from om_proxy.common.errors import BadRequest, Unauthorized
 from om_proxy.common.reasons import Reason
-from om_proxy.memory.model import Key
+from om_proxy.memory.model import Key, Scope
 from om_proxy.settings.identity.header_values import (
     Headers,
     ValuesByName,
@@ -42,7 +42,6 @@ from om_proxy.settings.identity.thread_names import (
 
 Mode = Literal["on", "read", "write", "off"]
 History = Literal["auto", "full", "window", "new"]  # X-OM-History: what the sent messages are
-Scope = Literal["thread", "resource"]  # X-OM-Scope: how far the memory reaches
 
 MODE_CHOICES: tuple[Mode, ...] = ("on", "read", "write", "off")
 HISTORY_CHOICES: tuple[History, ...] = ("auto", "full", "window", "new")
@@ -160,8 +159,6 @@ def _make_caller(
     scope = read_choice(values_by_name, SCOPE_HEADER, SCOPE_CHOICES)
     if tenant is None:
         return Caller(None, None, mode, Reason.NO_CREDENTIAL)
-    if not rules.memory_enabled:
-        return Caller(None, tenant, mode, Reason.DISABLED)
     if mode == "off":
         return Caller(None, tenant, mode, Reason.MODE_OFF)
     if any(read_value(task) for task in values_by_name.get(TASK_HEADER, [])):

@@ -73,7 +73,6 @@ class IdentityRules:
     # pairs of tenant and key; empty: the caller's own credential identifies the tenant
     keys: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     loopback_only: bool = True  # whether the server is bound to loopback only
-    memory_enabled: bool = True
     scope_override: bool = False  # whether a request may choose its scope
     # the key that signs X-OM-Token; None: the header is not read
     token_secret: bytes | None = field(default=None, repr=False)
