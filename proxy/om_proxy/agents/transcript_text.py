@@ -37,7 +37,7 @@ from om_proxy.memory.dates import WEEKDAY_NAMES, read_time
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Message
-from om_proxy.wire.apis.json_text import write_json
+from om_proxy.wire.apis.json_text import show_arguments
 from om_proxy.wire.apis.registry import view_message
 
 # of a tool call's arguments, and of a result; both as in the reference implementation
@@ -179,13 +179,7 @@ def _list_calls(view: MessageView) -> Iterator[tuple[str, str, str]]:
     for call in view.calls():
         if call.kind != "empty":
             name = "" if call.name is UNSET else str(call.name)
-            yield str(call.id), name, _write_arguments(call.arguments)
-
-
-def _write_arguments(arguments: object) -> str:
-    if arguments is None:
-        return ""
-    return arguments if isinstance(arguments, str) else write_json(arguments)
+            yield str(call.id), name, show_arguments(call.arguments)
 
 
 def _number_call(place: int, calls: Sequence[object]) -> str:

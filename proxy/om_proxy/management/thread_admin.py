@@ -24,12 +24,11 @@ from om_proxy.engine.policy import PolicyInForce
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
+from om_proxy.memory.value_bounds import MAX_TITLE_CHARS
 from om_proxy.observability import facts
 from om_proxy.settings.config import Effective, merge_thread_overrides
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace, ThreadSelection
 from om_proxy.storage.values.records import ForgetResult
-
-MAX_TITLE_CHARS = 200
 
 
 def check_version(memory: Memory, expected: int | None) -> None:
@@ -43,6 +42,16 @@ def require_writable(memories: Memories, key: Key) -> None:
     """Raise StorageError while the store cannot be written: a person's change waits for nothing."""
     if memories.is_degraded(key):
         raise StorageError("the store cannot be written at the moment; nothing was changed")
+
+
+async def load_writable(
+    memories: Memories, key: Key, expected_version: int | None = None
+) -> Memory:
+    """Load a memory that a person changes. Raise NotFound, StorageError or StaleVersion."""
+    memory = await memories.load_known(key)
+    require_writable(memories, key)
+    check_version(memory, expected_version)
+    return memory
 
 
 class ThreadAdmin:
@@ -93,7 +102,7 @@ class ThreadAdmin:
             raise BadRequest(
                 f"a title has 1 to {MAX_TITLE_CHARS} characters", "om_bad_title", "title"
             )
-        row_id = (await self._load_writable(key)).row_id
+        row_id = (await load_writable(self._memories, key)).row_id
 
         def change(memory: Memory) -> Memory:
             check_version(memory, expected_version)
@@ -106,7 +115,7 @@ class ThreadAdmin:
         self, key: Key, changes: Mapping[str, Any], *, expected_version: int | None = None
     ) -> Memory:
         """Add these thresholds to those of the thread. A None value removes a threshold."""
-        current = await self._load_writable(key)
+        current = await load_writable(self._memories, key)
         base = self._policies.current.base_settings(current)
 
         def change(memory: Memory) -> Memory:
@@ -151,11 +160,6 @@ class ThreadAdmin:
             raise NotFound("there is no memory of it")
         self._emit_forgotten(Key(tenant, resource or "", RESOURCE_THREAD), forgotten)
         return forgotten
-
-    async def _load_writable(self, key: Key) -> Memory:
-        memory = await self.load_memory(key)
-        require_writable(self._memories, key)
-        return memory
 
     def _emit_forgotten(self, key: Key, forgotten: ForgetResult) -> None:
         self._memories.facts.emit(facts.Forgotten(key, forgotten.messages, forgotten.log))

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from om_proxy.testing.notes import THREAD_SECTION
 from om_proxy.testing.scripted import message_text
 
 # what a bullet was drawn from; both marks cost the same, and neither is shown to the actor
@@ -26,7 +27,6 @@ REFLECTED_SHARE = (
 _SPEAKER = re.compile(
     r"^(?:User|Assistant|Tool call|Tool result)[^():]*(?: \(\d\d:\d\d\))?(?:, no result)?: ?"
 )
-_THREAD = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
 _OWN_LINE = re.compile(r"^(?:Date: .*|</?transcript>)$")
 
 
@@ -84,7 +84,7 @@ class ScriptedNotes:
 
 def answer_by_thread(new: str, write_notes: Callable[[str], str]) -> str:
     """Return the notes of new messages; those of several threads in a section for each."""
-    threads = _THREAD.findall(new)
+    threads = THREAD_SECTION.findall(new)
     sections = (f'<thread id="{label}">\n{write_notes(text)}\n</thread>' for label, text in threads)
     return "\n".join(sections) if threads else write_notes(new)
 

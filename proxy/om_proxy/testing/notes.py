@@ -26,7 +26,9 @@ TARGET_REFLECTION_SHARE = 0.55  # of its input; less if the prompt asks for less
 # the transcript as agents/transcript_text.py writes it: the proxy's words begin at the left edge,
 # messages are indented
 _FENCE = re.compile(r"<transcript>\n(.*?)\n</transcript>", re.DOTALL)
-_THREAD = re.compile(r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE)
+THREAD_SECTION = re.compile(
+    r'^<thread id="([0-9a-f]{16})">\n(.*?)\n</thread>$', re.DOTALL | re.MULTILINE
+)
 _OPEN, _CLOSE = "<observations>\n", "\n</observations>"
 _SPEAKER = re.compile(
     r"^(?P<who>User|Assistant|Tool call|Tool result)(?P<name>[^():#]*)(?: #\d+)?"
@@ -90,7 +92,7 @@ class Note:
 def observe(prompt: str) -> str:
     """Return the observer's whole answer to a prompt: observations, current task, suggested
     response. If the prompt holds several threads, the answer has a section for each."""
-    threads = _THREAD.findall(prompt)
+    threads = THREAD_SECTION.findall(prompt)
     if threads:
         sections = (
             f'<thread id="{label}">\n{observe_one(text)}\n</thread>' for label, text in threads
@@ -121,7 +123,7 @@ def observe_one(prompt: str) -> str:
 def reflect(prompt: str, tokens: Callable[[str], int]) -> str:
     """Return the reflector's whole answer: the same notes, fewer of them. If the notes are of
     several threads, the answer has a section for each."""
-    threads = _THREAD.findall(prompt)
+    threads = THREAD_SECTION.findall(prompt)
     if threads:
         texts: dict[str, list[str]] = {}
         for label, text in threads:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 
 from om_proxy.agents.models import Price
 from om_proxy.cli.answers import (
@@ -16,6 +15,7 @@ from om_proxy.cli.answers import (
 )
 from om_proxy.cli.commands.replay import read_rules
 from om_proxy.cli.exit_status import BUDGET_REACHED, DECLINED, DONE, NOT_WORKING
+from om_proxy.cli.store_command import print_error
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import OmError, UsageError
 from om_proxy.observability.telemetry import logs
@@ -86,9 +86,9 @@ def resume(options: argparse.Namespace) -> int:
 def go_on(folder: RunFolder, chosen: RunPlan, budget: float | None) -> int:
     logs.configure_log("off")
     try:
-        asyncio.run(play_run(folder, chosen, budget, show_line))
+        asyncio.run(play_run(folder, chosen, budget, print_error))
     except BudgetReached as exc:
-        print(f"om-proxy: {exc}", file=sys.stderr)
+        print_error(str(exc))
         return BUDGET_REACHED
     except OSError as exc:  # of the folder; that of the log comes as an error of its own
         raise OmError(
@@ -118,7 +118,7 @@ def verify(options: argparse.Namespace) -> int:
         chosen = read_plan(folder.read_run(), options.data)
         fault = asyncio.run(play_again(folder, chosen))
     if fault:
-        print(f"om-proxy: {escape_line(fault)}", file=sys.stderr)
+        print_error(escape_line(fault))
         return NOT_WORKING
     made = "and every prompt was made again" if options.data else "prompts need --data"
     print(f"every number is what the log gives; {made}")
@@ -173,7 +173,3 @@ def print_plan(chosen: RunPlan, *, as_json: bool = False) -> None:
 def print_report(folder: RunFolder) -> int:
     print_text((folder.path / "report.md").read_text(encoding="utf-8"))
     return DONE
-
-
-def show_line(text: str) -> None:
-    print(f"om-proxy: {text}", file=sys.stderr)

@@ -14,7 +14,7 @@ from om_proxy.engine.memory_cache.loading import UNKNOWN_THREAD_MESSAGE, is_forg
 from om_proxy.engine.memory_cache.memories import Memories, retry_on_conflict
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.management.steering.log_place import LogPlace, find_log_place
-from om_proxy.management.thread_admin import check_version, require_writable
+from om_proxy.management.thread_admin import check_version, load_writable
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle import edits
@@ -81,7 +81,7 @@ class NoteEditor:
         self, key: Key, id_: int, text: str, *, expected_version: int | None = None
     ) -> ChangedEntry:
         """Give an entry of the log another text. The entry gets a new id."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         text, tokens = await self._read_text(memory, text)
         edit = partial(edits.edit_entry, id_=id_, text=text, tokens=tokens, now=self.clock())
         return await self._change_entry(memory, id_, edit, "edited", expected_version)
@@ -90,7 +90,7 @@ class NoteEditor:
         self, key: Key, id_: int, *, expected_version: int | None = None
     ) -> ChangedEntry:
         """Take an entry's text out of the log."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         withdraw = partial(edits.withdraw_entry, id_=id_, now=self.clock())
         return await self._change_entry(memory, id_, withdraw, "withdrawn", expected_version)
 
@@ -99,7 +99,7 @@ class NoteEditor:
     ) -> tuple[ChangedEntry, ForgetResult]:
         """Take an entry's text out of the log and out of older generations, in one commit. Nobody
         can take that back."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         attempt = partial(self._forget_entry, id_, find_log_place(memory), expected_version)
         try:
             async with self.memories.lock(find_log_place(memory).key):
@@ -114,7 +114,7 @@ class NoteEditor:
         self, key: Key, id_: int, text: str, *, expected_version: int | None = None
     ) -> Memory:
         """Give a chunk another text, in place."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         text, tokens = await self._read_text(memory, text)
         edit = partial(edits.edit_chunk, id_=id_, text=text, tokens=tokens)
         return await self._change_chunk(memory, id_, edit, "chunk-edited", expected_version)
@@ -123,7 +123,7 @@ class NoteEditor:
         self, key: Key, id_: int, *, expected_version: int | None = None
     ) -> Memory:
         """Drop a chunk and the chunks after it: their messages are raw again."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         drop = partial(edits.drop_chunk, id_=id_)
         return await self._change_chunk(memory, id_, drop, "chunk-dropped", expected_version)
 
@@ -131,7 +131,7 @@ class NoteEditor:
         self, key: Key, *, expected_version: int | None = None
     ) -> tuple[Memory, UndoneChange]:
         """Take back the newest reflection, edit or withdrawal of the log."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         undone = await retry_on_conflict(
             partial(self._undo, find_log_place(memory), expected_version)
         )
@@ -142,17 +142,11 @@ class NoteEditor:
         self, key: Key, *, expected_version: int | None = None
     ) -> tuple[Memory, UndoneChange]:
         """Find what `undo` would take back, and change nothing."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         log, after = await self._plan_undo(find_log_place(memory), expected_version)
         return memory, describe_undone_change(log, after)
 
     # ── inside ────────────────────────────────────────────────────────────────────────────────────
-
-    async def _load(self, key: Key, expected_version: int | None) -> Memory:
-        memory = await self.memories.load_known(key)
-        require_writable(self.memories, key)
-        check_version(memory, expected_version)
-        return memory
 
     async def _read_text(self, memory: Memory, text: str) -> tuple[str, int]:
         """Return the text to store, and its tokens."""

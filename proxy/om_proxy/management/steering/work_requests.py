@@ -21,7 +21,7 @@ from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.memory_cache.memory_events import create_cycle_id
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.management.steering.log_place import find_log_place
-from om_proxy.management.thread_admin import check_version, require_writable
+from om_proxy.management.thread_admin import check_version, load_writable
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle import log_sharing, transitions
@@ -65,7 +65,7 @@ class WorkRequests:
     ) -> BegunWork:
         """Have observed what can be, below the thresholds too; with `everything`, all of it, one
         batch after the other."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         work = self._begin(memory, ObserveNow(everything), find_context)
         if not await _wait(work, wait_s):
             return BegunWork(work.cycle_id, memory)
@@ -83,7 +83,7 @@ class WorkRequests:
         expected_version: int | None = None,
     ) -> BegunWork:
         """Have the whole log condensed. The result takes its place if it is shorter."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         log = await self.memories.load(find_log_place(memory).key)
         work = self._begin(log, ReflectNow(instruction), find_context)
         if not await _wait(work, wait_s):
@@ -101,7 +101,7 @@ class WorkRequests:
 
     async def activate(self, key: Key, *, expected_version: int | None = None) -> BegunWork:
         """Make all chunks active that may be now."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         chunks = answered_chunks(memory)
         activate = partial(
             transitions.activate_chunks, ids=[chunk.id for chunk in chunks], now=self.clock()
@@ -114,18 +114,12 @@ class WorkRequests:
 
     async def park(self, key: Key, *, parked: bool, expected_version: int | None = None) -> Memory:
         """Give a thread up, so that nothing of it is observed by itself; or take it up again."""
-        memory = await self._load(key, expected_version)
+        memory = await load_writable(self.memories, key, expected_version)
         change = transitions.park if parked else transitions.revive
         await self._change(memory, change, "parked" if parked else "revived", expected_version)
         if not parked:
             self.background.wake(key)
         return await self.memories.load_known(key)
-
-    async def _load(self, key: Key, expected_version: int | None) -> Memory:
-        memory = await self.memories.load_known(key)
-        require_writable(self.memories, key)
-        check_version(memory, expected_version)
-        return memory
 
     def _begin(self, memory: Memory, wish: Wish, find_context: FindContext) -> RequestedWork:
         """Put the work in the queue. `memory`: the one that the work is on."""

@@ -17,6 +17,7 @@ from om_proxy.storage.redis.session import Session
 from om_proxy.storage.values.ledger_lines import (
     LEDGER_KEPT_DAYS,
     SECONDS_PER_DAY,
+    WRITER_RETENTION_S,
     LedgerBatch,
     LedgerGroup,
     LedgerLine,
@@ -24,8 +25,6 @@ from om_proxy.storage.values.ledger_lines import (
     LedgerSum,
 )
 
-# a process that could not write for longer may add its last batch twice
-WRITER_RETENTION_S = 30 * 86_400
 RESOURCES_PER_PAGE = 100
 MAX_SUM = 2**53  # Lua counts no further
 MAX_PRUNED_LINES = 1_000  # by one script

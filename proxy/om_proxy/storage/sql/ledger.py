@@ -15,6 +15,7 @@ from om_proxy.storage.values.ledger_lines import (
     LEDGER_KEPT_DAYS,
     NAMELESS_RESOURCE,
     SECONDS_PER_DAY,
+    WRITER_RETENTION_S,
     Grouping,
     LedgerBatch,
     LedgerGroup,
@@ -23,8 +24,6 @@ from om_proxy.storage.values.ledger_lines import (
     LedgerSum,
 )
 
-# a process that could not write for longer may add its last batch twice
-WRITER_RETENTION_S = 30 * 86_400
 MAX_PRUNED_LINES = 2_000  # of one transaction: some 50 ms
 
 LINE_COLUMNS = "tenant, resource, day, model, who, history"  # the key of the table

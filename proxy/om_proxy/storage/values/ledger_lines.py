@@ -12,6 +12,8 @@ Grouping = Literal["day", "model", "resource"]
 NAMELESS_RESOURCE = ""  # of forgotten resources, and of those that nothing is stored of
 SECONDS_PER_DAY = 86_400
 LEDGER_KEPT_DAYS = 400  # a year can be compared with the month before it
+# a process that could not write for longer may add its last batch twice
+WRITER_RETENTION_S = 30 * SECONDS_PER_DAY
 
 
 class LedgerLine(NamedTuple):

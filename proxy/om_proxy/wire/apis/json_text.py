@@ -88,6 +88,13 @@ def parse_arguments(arguments: Any) -> Any:
         return arguments
 
 
+def show_arguments(arguments: object) -> str:
+    """Return a tool call's arguments as a text, as they came; empty if it has none."""
+    if arguments is None:
+        return ""
+    return arguments if isinstance(arguments, str) else write_json(arguments)
+
+
 def parse_object(raw: bytes) -> Mapping[str, Any] | None:
     """Parse a JSON object, fast where that is possible, else as `parse_lax` does."""
     try:

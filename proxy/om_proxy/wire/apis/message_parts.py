@@ -13,7 +13,7 @@ from msgspec import UNSET
 from om_proxy.memory.message_view import MessageView, ToolCall
 from om_proxy.memory.model import Item
 from om_proxy.memory.recall.quoted_message import PartKind, QuotedPart, clean_text
-from om_proxy.wire.apis.json_text import replace_lone_surrogates, write_json
+from om_proxy.wire.apis.json_text import replace_lone_surrogates, show_arguments
 from om_proxy.wire.apis.registry import view_message
 
 RESULT_ROLES = ("tool", "function")
@@ -57,13 +57,7 @@ def _list_parts(view: MessageView, kind: PartKind) -> Iterator[QuotedPart]:
 
 def _read_call(call: ToolCall) -> QuotedPart:
     name = "" if call.name is UNSET or call.name is None else str(call.name)
-    return QuotedPart("tool-call", clean_text(_write_arguments(call.arguments)), name)
-
-
-def _write_arguments(arguments: object) -> str:
-    if arguments is None:
-        return ""
-    return arguments if isinstance(arguments, str) else write_json(arguments)
+    return QuotedPart("tool-call", clean_text(show_arguments(call.arguments)), name)
 
 
 def _shorten_url(url: str) -> str:

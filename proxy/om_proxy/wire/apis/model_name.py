@@ -12,6 +12,7 @@ import msgspec
 
 from om_proxy.wire.apis.compression import DecompressedTooLarge, create_decoder
 from om_proxy.wire.apis.json_text import MAX_MODEL_NAME_CHARS, replace_lone_surrogates
+from om_proxy.wire.apis.sse import BOM
 
 DEFAULT_MAX_BODY_BYTES = 1 << 26
 MAX_CONTENT_TYPE_BYTES = 1_024
@@ -20,7 +21,6 @@ MAX_FORM_PARTS = 200  # more than any provider accepts
 # Largest urlencoded form, or JSON that strict parsers refuse, that is parsed: both need the slow
 # parsers of the standard library.
 MAX_SLOW_PARSE_BYTES = 1 << 20
-BOM = b"\xef\xbb\xbf"
 JSON_PREFIXES = (b"{", b"\0{", b"\xff\xfe", b"\xfe\xff")  # also of UTF-16: a `{`, or a BOM
 CRLF = b"\r\n"
 HEAD_END = b"\r\n\r\n"

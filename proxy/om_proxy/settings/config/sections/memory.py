@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
+from om_proxy.memory.model import Scope
 from om_proxy.settings.config.sections.model_choice import (
     AUTO_MODEL,
     REQUEST_MODELS,
@@ -34,9 +35,8 @@ from om_proxy.settings.config.sections.quantities import (
 from om_proxy.settings.config.sections.section import (
     Count,
     Fault,
-    HeaderKey,
     Layout,
-    Scope,
+    Secret,
     Section,
     Text,
     Tokens,
@@ -185,7 +185,7 @@ class MemorySettings(Section):
     scope: Scope = "thread"
     model: ModelChoiceField = AUTO_MODEL
     api_base: Url | None = None
-    api_key: HeaderKey = None
+    api_key: Secret = None
     timezone: str = "UTC"
     share_token_budget: bool = False
     activate_after_idle: DurationOrAuto = None
