@@ -111,3 +111,22 @@ def test_limits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["search", "wax", "--limit", "101"])
     assert "must be 1 to 100" in capsys.readouterr().err
+
+
+def test_imported_messages_are_all_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A search reads the newest and indexes some of the others, and does not say of the rest that
+    none has a word."""
+    lines = (orjson.dumps({"role": "user", "content": f"Crate{n}."}) for n in range(2_600))
+    Path("crates.jsonl").write_bytes(b"\n".join(lines))
+    whose = ("--resource", "max", "--tenant", "local")
+    assert main(["import", "--from", "openai-jsonl", "crates.jsonl", *whose]) == 0
+    capsys.readouterr()
+    assert main(["search", "crate10", "--resource", "max"]) == 0
+    err = capsys.readouterr().err
+    assert "no message that was searched has: crate10" in err
+    assert "of the messages could be searched; `om-proxy store index` makes" in err
+    assert main(["store", "index"]) == 0
+    assert main(["search", "crate10", "--resource", "max"]) == 0
+    out, err = capsys.readouterr()
+    assert "Crate10." in out
+    assert err == ""

@@ -115,13 +115,17 @@ def print_found(answer: FoundList) -> None:
 def print_summary(answer: FoundList) -> None:
     """Say on stderr what is not among the messages, so that a pipe gets them alone."""
     if answer.missing:
-        print_error(f"no message has: {', '.join(answer.missing)}")
+        which = "message" if answer.share_read == 1 else "message that was searched"
+        print_error(f"no {which} has: {', '.join(answer.missing)}")
     shown = len(answer.items) + len(answer.notes)
     if answer.total > shown:
         what = "line" if answer.notes else "message"
         print_error(f"{render_count(answer.total, what)} fit: raise --limit for more")
     if answer.share_read < 1:
-        print_error(f"{answer.share_read:.0%} of the messages could be searched")
+        print_error(
+            f"{int(answer.share_read * 100)}% of the messages could be searched; `om-proxy store index` makes the "
+            "others ready, or says why not"
+        )
     if answer.by_words_only:
         print_error(
             "by words only: the embedding model failed, was slow, or has made no vectors yet"

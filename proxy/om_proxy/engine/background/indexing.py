@@ -61,6 +61,7 @@ class IndexingWork:
     index: MessageIndex
     full_walk_interval_s: float = FULL_WALK_S
     max_pause_s: float = math.inf
+    is_ahead: bool = True  # only what is to be done before a search asks for it
 
     async def find_threads(
         self, active_before: float, after: ThreadPlace | None, limit: int
@@ -70,7 +71,7 @@ class IndexingWork:
         )
 
     def is_wanted(self, settings: Settings, info: ThreadInfo) -> bool:
-        return is_indexed_ahead(settings, info)
+        return (is_indexed_ahead if self.is_ahead else is_indexed)(settings, info)
 
     async def do_batch(self, key: Key) -> int | None:
         return await self.index.index_batch(key)
@@ -81,9 +82,9 @@ class IndexedStore(PassageIndex, LeaseTable, Protocol):
 
 
 async def index_all(store: PassageIndex, settings: Settings) -> tuple[int, int]:
-    """Index everything that is to be indexed, now. Return the number of threads and of messages.
+    """Index all that a search may ask for, now. Return the number of threads and of messages.
     What another process is indexing is left to it. Raise OmError; what was indexed stays."""
-    return await finish_work(IndexingWork(MessageIndex(store)), settings)
+    return await finish_work(IndexingWork(MessageIndex(store), is_ahead=False), settings)
 
 
 def create_index_filler(

@@ -160,11 +160,12 @@ function NothingFound({ found, asked }) {
 function Limits({ found }) {
   const { missing, share_read: share, searched, left_out: isLeftOut, by_words_only: byWordsOnly } = found;
   return html`
-    ${missing.length > 0 && html`<p class="muted">Words that no message has:${" "}
+    ${missing.length > 0 && html`<p class="muted">Words that no ${share < 1 && "searched "}message has:${" "}
       ${missing.map((word, index) => html`${index > 0 && ", "}<${Name} text=${word} length=${64} />`)}.
       ${" "}They stand here without their endings.</p>`}
     ${share < 1 && html`<p class="muted">Only ${formatShare(Math.floor(share * 100) / 100)} of the messages could be
-      searched: the others are not indexed yet, or older than the newest 2,000.</p>`}
+      searched: the others are not indexed yet (<code>om-proxy store index</code> does it), or older than the newest
+      2,000.</p>`}
     ${byWordsOnly && html`<p class="muted">By words only: the embedding model failed, was slow, or has made no
       vectors of these messages yet.</p>`}
     ${isLeftOut && html`<p class="muted">Only ${countOf(searched, "resource was", "resources were")} searched. Name one to search it.</p>`}`;
