@@ -13,6 +13,7 @@ import pytest
 from om_proxy.common.errors import UsageError
 from om_proxy.management.memory_export import MemoryExporter
 from om_proxy.management.moving.thread_records import (
+    WHAT_TO_GIVE,
     ExportEnd,
     ExportHeader,
     RecordDecoder,
@@ -60,8 +61,9 @@ async def test_thread_is_built_again(tmp_path: Path, steps: Sequence[Step]) -> N
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "this is empty, so it is no export: give what `om-proxy export` has written"),
-        (b" \n\n", "line 1 is empty, so it is no export: give what `om-proxy export` has written"),
+        (b"", f"this is empty, so it is no export: {WHAT_TO_GIVE}"),
+        (b"PK\x03\x04", f"line 1 is no JSON, so it is no export: {WHAT_TO_GIVE}"),
+        (b" \n\n", f"line 1 is empty, so it is no export: {WHAT_TO_GIVE}"),
         (b"\x1f\x8b\x08\x00", "this is compressed with gzip: unpack it first"),
         (b"\x28\xb5\x2f\xfd\x20", "this is compressed with zstd: unpack it first"),
         (
@@ -70,12 +72,12 @@ async def test_thread_is_built_again(tmp_path: Path, steps: Sequence[Step]) -> N
         ),
         (
             b"\xff\xfe\x00",
-            "line 1 is no JSON, so it is no export: give what `om-proxy export` has written",
+            f"line 1 is no JSON, so it is no export: {WHAT_TO_GIVE}",
         ),
         (b'[{"role": "user"}]\n', "line 1: this is no JSON object"),
         (
             b'{"role": "user"}\n',
-            "line 1: no record of an export is of the kind None: give what `om-proxy export` has written",
+            f"line 1: no record of an export is of the kind None: {WHAT_TO_GIVE}",
         ),
         (
             b'{"om":"export","form',

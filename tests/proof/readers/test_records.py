@@ -35,6 +35,12 @@ def test_a_broken_line_is_mended_or_counted(
     assert notices == {"lines": 3, notice: 1}
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    got, notices = read(tmp_path, b'\xef\xbb\xbf{"n":1}\r\n{"n":2}\r\n')
+    assert got == [{"n": 1}, {"n": 2}]
+    assert notices == {"lines": 2}
+
+
 def test_a_line_that_is_too_long_is_skipped_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,7 +47,10 @@ from om_proxy.storage.values.stored_rows import (
 )
 
 SECRET_FORM = re.compile(r"[0-9a-fA-F]{64}")
-WHAT_TO_GIVE = "give what `om-proxy export` has written"
+WHAT_TO_GIVE = (
+    "give what `om-proxy export` has written; `om-proxy import --from` reads the histories of other "
+    "programs"
+)
 # what somebody may take for an export, by its first bytes
 OTHER_FILES = {
     b"\x1f\x8b": "this is compressed with gzip: unpack it first",

@@ -85,7 +85,9 @@ def collect(
     file_notices.pop("lines", None)
     if held is None:
         counts = ", ".join(f"{kind}: {count}" for kind, count in sorted(file_notices.items()))
-        raise HistoryError(f"no conversation of {program} can be read ({counts or 'it is empty'})")
+        raise HistoryError(
+            f"no conversation of {program} can be read ({counts or 'it holds none'})"
+        )
     yield replace(held, notices=Counter(held.notices) + file_notices)
 
 

@@ -4,6 +4,7 @@ any form; and the first bytes of a file, by which its program is found."""
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -72,7 +73,7 @@ def parse_record(line: bytes, notices: Counter[str]) -> Record | None:
     """Parse one line; None if it holds no object. Invalid UTF-8 and halves of characters, which
     programs write when they cut a text, become replacement characters."""
     try:
-        value = orjson.loads(line)
+        value = orjson.loads(line.removeprefix(BOM_UTF8))
     except ValueError:
         try:
             text = json.dumps(json.loads(line.decode("utf-8", "replace")), ensure_ascii=False)
