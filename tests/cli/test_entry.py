@@ -139,6 +139,9 @@ def test_the_first_screen_is_short(capsys: pytest.CaptureFixture[str]) -> None:
         (["store", "bakup"], "backup?"),
         (["threads", "--jsn"], "--json"),
         (["check", "--mdel=x"], "--model or"),
+        (["version"], "--version or"),
+        (["--verison"], "--version or"),
+        (["help"], "--help?"),
     ],
 )
 def test_a_misspelt_word_is_asked_about(

@@ -139,7 +139,9 @@ class Parser(argparse.ArgumentParser):
             names = {one.name for one in (*_list_rows(GROUPS), *_list_options(GROUPS))}
             if unknown[1] in names:
                 message = f"{message}; it belongs to another command"
-            elif meant := difflib.get_close_matches(unknown[1], sorted(names), n=2):
+            elif meant := difflib.get_close_matches(
+                unknown[1], sorted({*names, "--help", "--version"}), n=2
+            ):
                 message = f"{message}; did you mean {' or '.join(meant)}?"
         super().error(message)
 

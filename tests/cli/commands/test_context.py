@@ -83,7 +83,12 @@ def test_a_whole_request(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"), [(None, "cannot be read"), (b"[]", "not a request of chat")]
+    ("content", "said"),
+    [
+        (None, "cannot be read"),
+        (b"[]", "not a request of chat"),
+        (b'{"role":"user","content":"x"}', 'write it as {"messages": [{"role": …, "content": …}]}'),
+    ],
 )
 def test_a_request_that_cannot_be_read(
     folder: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, said: str

@@ -6,13 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli.doctor.clients import CLIENT_NEEDS, describe_counts, examine_client
+from om_proxy.cli.doctor.clients import (
+    CLIENT_NEEDS,
+    QUICKSTARTS,
+    describe_counts,
+    examine_client,
+)
 from om_proxy.common.errors import UsageError
 from om_proxy.settings.config import parse
 from tests.support.free_port import free_port
 from tests.support.upstream_server import run_upstream_server, script_answer
 
-PAGES = Path(__file__).parents[3] / "docs" / "clients"
+DOCS = Path(__file__).parents[3] / "docs"
 METRICS = b"""# HELP om_requests_total Requests
 om_requests_total{status="off",reason="no-thread",upstream="openai",api="messages"} 12.0
 om_requests_total{status="applied",reason="",upstream="openai",api="chat"} 3.0
@@ -21,8 +26,16 @@ om_overhead_seconds_count 3.0
 
 
 def test_each_page_of_a_client_is_known() -> None:
-    pages = {page.stem for page in PAGES.glob("*.md")} - {"README", "servers"}
-    assert pages == {*CLIENT_NEEDS}
+    pages = {page.stem for page in (DOCS / "clients").glob("*.md")} - {"README", "servers"}
+    assert pages == {*CLIENT_NEEDS} - {*QUICKSTARTS}
+    assert all((DOCS / "quickstart" / f"{page}.md").is_file() for page in QUICKSTARTS.values())
+
+
+@pytest.mark.parametrize("name", ["codex", "claude-code", "librechat"])
+async def test_an_agent_is_a_client(name: str) -> None:
+    needs, _ = await examine_client(name, parse(f"server: {{port: {free_port()}}}"))
+    assert needs.works
+    assert f"(docs/quickstart/{QUICKSTARTS[name]}.md)" in needs.text
 
 
 def test_counts_have_the_meaning_of_their_reason() -> None:

@@ -17,11 +17,19 @@ from om_proxy.wire.upstream import AiohttpTransport
 _HEADERS_NEED = (
     "its base URL, and X-OM-Thread (and X-OM-Resource) as default headers or with each call"
 )
-# by the names of the pages in docs/clients
+# by the names of the pages in docs/clients, and of these in docs/quickstart
+QUICKSTARTS = {
+    "claude-code": "coding-agents",
+    "codex": "coding-agents",
+    "librechat": "librechat",
+}
 CLIENT_NEEDS = {
     "anthropic-node": _HEADERS_NEED,
     "anthropic-python": _HEADERS_NEED,
+    "claude-code": "ANTHROPIC_BASE_URL with the thread in it; its notes stand beside its own memory",
+    "codex": "a model provider with the thread in its base_url; its notes stand beside its own memory",
     "langchain": _HEADERS_NEED,
+    "librechat": "a custom endpoint, with the conversation in its headers",
     "litellm": _HEADERS_NEED,
     "litellm-proxy-before": "om-proxy as api_base of a model, and LiteLLM's clients naming the thread",
     "litellm-proxy-behind": "LiteLLM as base_url of an upstream; clients name the thread to om-proxy",
@@ -45,7 +53,8 @@ async def examine_client(name: str, settings: Settings) -> list[Finding]:
         raise UsageError(
             f"there is no page of a client {name}; there are {', '.join(CLIENT_NEEDS)}"
         )
-    needs = f"{name} needs {CLIENT_NEEDS[name]} (docs/clients/{name}.md)"
+    page = f"quickstart/{QUICKSTARTS[name]}" if name in QUICKSTARTS else f"clients/{name}"
+    needs = f"{name} needs {CLIENT_NEEDS[name]} (docs/{page}.md)"
     return [Finding(True, needs), *await _examine_requests(settings)]
 
 

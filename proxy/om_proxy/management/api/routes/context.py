@@ -212,8 +212,10 @@ async def read_request(call: AdminCall) -> Request:
     try:
         return await run_off_loop(len(body), parse, MANY_BYTES)
     except (Unreadable, UnicodeDecodeError) as exc:
+        field = "input" if query.api == "responses" else "messages"
         raise BadRequest(
-            f"the body is not a request of {query.api} that can be read, in UTF-8"
+            f"the body is not a request of {query.api} that can be read, in UTF-8: write it as "
+            f'{{"{field}": [{{"role": …, "content": …}}]}}'
         ) from exc
 
 
