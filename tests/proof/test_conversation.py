@@ -6,7 +6,7 @@ from om_proxy.proof.conversation import UNREADABLE_LINES, Conversation, Message,
 
 
 def create_conversation(unreadable: int, lines: int) -> Conversation:
-    return Conversation("c", None, "p", None, (), (), {UNREADABLE_LINES: unreadable}, lines)
+    return Conversation("c", None, "p", (), (), {UNREADABLE_LINES: unreadable}, lines)
 
 
 def test_above_one_percent_of_unreadable_lines_it_is_partial() -> None:

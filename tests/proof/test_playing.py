@@ -33,7 +33,7 @@ def converse(turn_count: int, gap_s: float = 30.0) -> Conversation:
         reply: Message = {"role": "assistant", "content": f"Noted {n}.", "created_at": at + 5}
         calls.append(Call(Prefix(messages, len(messages)), reply, at, at + 5, "gpt-4o", None))
         messages.append(reply)
-    return Conversation("c", None, "messages", None, tuple(messages), tuple(calls))
+    return Conversation("c", None, "messages", tuple(messages), tuple(calls))
 
 
 def make_play(conversation: Conversation, **changes: Any) -> Play:

@@ -35,7 +35,6 @@ def render_conversation(found: Conversation) -> dict[str, Any]:
         "id": found.id,
         "title": found.title,
         "program": found.program,
-        "project": found.project,
         "messages": list(found.messages),
         "calls": [render_call(call, found.messages) for call in found.calls],
         "notices": dict(found.notices),

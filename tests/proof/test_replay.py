@@ -33,7 +33,7 @@ def call(size: int, usage: Usage | None, model: str = "claude-sonnet-4-5") -> Ca
 
 
 def hold(*calls: Call) -> Conversation:
-    return Conversation("c", None, "messages", None, (), calls)
+    return Conversation("c", None, "messages", (), calls)
 
 
 def test_the_meter_is_fitted_to_the_provider_s_usage() -> None:
@@ -46,7 +46,6 @@ def test_the_meter_is_fitted_to_the_provider_s_usage() -> None:
     meter = fit_meter(calls)
     assert meter.scale == pytest.approx(1.5, abs=0.01)
     assert meter.fixed_tokens == pytest.approx(500, abs=2)
-    assert meter.is_fitted
 
 
 def test_calls_that_found_nothing_lose_their_cache() -> None:

@@ -54,7 +54,6 @@ class Conversation:
     id: str
     title: str | None
     program: str
-    project: str | None
     messages: tuple[Message, ...]
     calls: tuple[Call, ...]
     # how often something was skipped or mended, by what: "skipped: summary", "times raised"

@@ -57,7 +57,6 @@ class Meter:
 
     scale: float = 1.0
     fixed_tokens: int = 0
-    is_fitted: bool = False  # to recorded usage
 
     def measure(
         self, at: float, messages: Iterable[bytes], output: int = 0, tools: bytes = b""

@@ -185,7 +185,7 @@ def fit_meter(calls: Sequence[Call]) -> Meter:
     grown = [(x - sizes[0], y - counted[0]) for x, y in zip(sizes, counted, strict=True)]
     squares = sum(x * x for x, _ in grown)
     scale = sum(x * y for x, y in grown) / squares if squares else 1.0
-    return Meter(scale, round(counted[0] - scale * sizes[0]), is_fitted=True)
+    return Meter(scale, round(counted[0] - scale * sizes[0]))
 
 
 def list_lost(calls: Sequence[Call]) -> frozenset[int]:

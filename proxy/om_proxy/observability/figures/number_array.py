@@ -80,14 +80,13 @@ def _reserve_bytes(descriptor: int, size: int) -> None:
 class NumberArray:
     """An array of doubles. `numbers` is replaced when the array grows, so it must not be kept."""
 
-    __slots__ = ("_backing", "_bytes", "_used", "is_full", "numbers")
+    __slots__ = ("_backing", "_bytes", "_used", "numbers")
 
     def __init__(self, backing: Backing | None = None) -> None:
         self._backing = backing or MemoryBacking()
         self._bytes = self._backing.resize(FIRST_BYTES)
         self._bytes[:USED_OFFSET] = MAGIC
         self.numbers = self._bytes.cast("d")
-        self.is_full = False
         self._set_used(ROWS_OFFSET)
 
     def add_row(self, name: str, count: int) -> int:
@@ -117,7 +116,6 @@ class NumberArray:
         try:
             grown = self._backing.resize(max(end, 2 * len(self._bytes)))
         except OSError:
-            self.is_full = True
             return False
         self.numbers = grown.cast("d")
         self._bytes = grown

@@ -107,9 +107,8 @@ class Session:
         elif title is None:
             self.notices[f"skipped: {kind[:40]}"] += 1
             if "uuid" in record:  # an attachment, which the next line may name as its parent
-                kept = ("parentUuid", "cwd")
                 self.lines.setdefault(
-                    record["uuid"], {"type": kind} | {k: record.get(k) for k in kept}
+                    record["uuid"], {"type": kind, "parentUuid": record.get("parentUuid")}
                 )
 
     def _add_user(self, record: Record, message: Mapping[str, Any]) -> None:
@@ -117,7 +116,7 @@ class Session:
         found = convert_user_message(blocks, read_time(record.get("timestamp")))
         self.messages[record["uuid"]] = found
         self.by_hash.setdefault(hash_message("user", blocks), found)
-        kept = ("uuid", "parentUuid", "logicalParentUuid", "isCompactSummary", "cwd", "timestamp")
+        kept = ("uuid", "parentUuid", "logicalParentUuid", "isCompactSummary", "timestamp")
         self.lines[record["uuid"]] = {"type": "user"} | {k: record.get(k) for k in kept}
 
     def _add_block(self, record: Record, message: Mapping[str, Any]) -> None:
@@ -164,10 +163,9 @@ class Session:
         systems = list(self.systems.values())[-1:]
         messages = raise_times([*systems, *history], self.notices)
         lines = self.notices.pop("lines", 0)
-        first = next(iter(self.lines.values()))
         return Conversation(
-            path.stem, self.title, program, first.get("cwd"), tuple(messages),
-            tuple(self._list_calls()), self.notices, lines,
+            path.stem, self.title, program, tuple(messages), tuple(self._list_calls()),
+            self.notices, lines,
         )  # fmt: skip
 
     def _walk(self, uuid: str | None, *, over_boundaries: bool = False) -> list[Record]:

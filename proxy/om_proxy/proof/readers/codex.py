@@ -147,8 +147,8 @@ class Session:
         calls = (self._time_call(call) for call in self.calls)
         lines = self.notices.pop("lines", 0)
         return Conversation(
-            str(self.meta.get("id") or path.stem), None, program, self.meta.get("cwd"),
-            tuple(self.messages), tuple(calls), self.notices, lines,
+            str(self.meta.get("id") or path.stem), None, program, tuple(self.messages),
+            tuple(calls), self.notices, lines,
         )  # fmt: skip
 
     @staticmethod

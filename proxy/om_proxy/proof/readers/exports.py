@@ -100,7 +100,6 @@ def create_conversation(program: str, chat: Chat, notices: Counter[str]) -> Conv
         chat.id,
         chat.title or None,
         program,
-        None,
         messages,
         calls,
         notices,

@@ -108,5 +108,5 @@ class Thread:
         if self.missing_times:
             notices[MISSING_TIMES] += self.missing_times
         return Conversation(
-            self.name, None, program, None, tuple(self.messages), tuple(self.calls), notices, lines
+            self.name, None, program, tuple(self.messages), tuple(self.calls), notices, lines
         )

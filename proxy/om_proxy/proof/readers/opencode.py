@@ -39,7 +39,7 @@ def fits(head: Head) -> bool:
 def read(path: Path, program: str) -> Iterator[Conversation]:
     with open_database(path, KNOWN_VERSION) as database:
         for session in database.execute(
-            "SELECT id, directory, title, time_created FROM session ORDER BY time_created, id"
+            "SELECT id, title, time_created FROM session ORDER BY time_created, id"
         ):
             yield _read_session(database, session, program)
 
@@ -74,7 +74,6 @@ def _read_session(database: Connection, session: Row, program: str) -> Conversat
         session["id"],
         session["title"] or None,
         program,
-        session["directory"],
         tuple(messages),
         tuple(calls),
         notices,
