@@ -43,7 +43,7 @@ from om_proxy.cli.options import (
 SERVER_OPTIONS = (
     CONFIG,
     option("--host", "the address to listen on, in place of server.host"),
-    option("--port", "the port to listen on, in place of server.port; 0 takes a free one"),
+    option("--port", "the port to listen on, in place of server.port; 0 takes a free one", type=int),
 )
 JSON_RESULT = flag("--json", "print the result as JSON")
 METHODS = ("GET", "POST", "PATCH", "DELETE")

@@ -18,6 +18,7 @@ from starlette.types import Message as AsgiMessage
 
 from om_proxy import __version__
 from om_proxy.app.app import create_app
+from om_proxy.cli import main
 from om_proxy.cli.commands.serve import hide_modules
 from om_proxy.settings.config import Settings
 from tests.cli.command_line import CONFIG, ROOT, clean_environment, is_ready, run_om_proxy, serve_in
@@ -287,3 +288,10 @@ def test_an_imported_module_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(ImportError):
             importlib.import_module("ornament")
     assert importlib.import_module("ornament")
+
+
+def test_a_port_in_words_is_told_of_its_option(capsys: pytest.CaptureFixture[str]) -> None:
+    """Not of the variable that carries it."""
+    with pytest.raises(SystemExit):
+        main(["serve", "--port", "abc"])
+    assert "argument --port: invalid int value: 'abc'" in capsys.readouterr().err

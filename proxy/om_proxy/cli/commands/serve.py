@@ -118,7 +118,7 @@ def export_address_options(options: argparse.Namespace) -> None:
     them, such as the check for local callers."""
     for name in ("host", "port"):
         if (value := getattr(options, name)) is not None:
-            os.environ[f"OM_PROXY__SERVER__{name.upper()}"] = value
+            os.environ[f"OM_PROXY__SERVER__{name.upper()}"] = str(value)
 
 
 @contextmanager

@@ -94,7 +94,7 @@ def _describe_bind_failure(exc: OSError) -> str:
     """Return the end of a sentence about a port that says why the port cannot be used, and what to
     do."""
     if exc.errno == errno.EADDRINUSE:
-        return "is in use: stop the other program, or set another port (OM_PROXY__SERVER__PORT)"
+        return "is in use: stop the other program, or set another port (--port or OM_PROXY__SERVER__PORT)"
     if exc.errno in {errno.EACCES, errno.EPERM}:
-        return "is not allowed for this user: set a port of 1024 or more (OM_PROXY__SERVER__PORT)"
-    return f"cannot be used ({exc.strerror}): set another port (OM_PROXY__SERVER__PORT)"
+        return "is not allowed for this user: set a port of 1024 or more (--port or OM_PROXY__SERVER__PORT)"
+    return f"cannot be used ({exc.strerror}): set another port (--port or OM_PROXY__SERVER__PORT)"
