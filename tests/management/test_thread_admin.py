@@ -26,7 +26,7 @@ async def parts() -> AsyncIterator[Parts]:
 
 
 def make_admin(parts: Parts) -> ThreadAdmin:
-    return ThreadAdmin(parts.memories, parts.policies, clock=parts.clock)
+    return ThreadAdmin(parts.memories, parts.policies)
 
 
 async def add_thread(parts: Parts, key: Key = KEY) -> Memory:

@@ -98,7 +98,7 @@ def create_admin_services(
     memories.traces.on_words_erased.append(previewer.drop_texts)
     event_reader = EventReader(memories, background.find_operation)
     return AdminServices(
-        ThreadAdmin(memories, policies, clock=clock),
+        ThreadAdmin(memories, policies),
         ThreadReader(memories, policies, clock),
         previewer,
         NoteEditor(memories, policies, token_counter.tokens, clock),

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -61,16 +60,10 @@ class ThreadAdmin:
     and changes nothing.
     """
 
-    def __init__(
-        self,
-        memories: Memories,
-        policies: PolicyInForce,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
+    def __init__(self, memories: Memories, policies: PolicyInForce) -> None:
         self._memories = memories
         self._removal = MemoryRemoval(memories)
         self._policies = policies
-        self._clock = clock
 
     async def find_threads(
         self, selection: ThreadSelection, after: ThreadPlace | None, limit: int

@@ -26,6 +26,7 @@ from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.hints import newest_task
 from om_proxy.memory.lifecycle.transitions import is_made_from
 from om_proxy.memory.model import Memory, Observation, ObservationLog
+from om_proxy.memory.notes.log_excerpt import DATE_HEADING
 from om_proxy.memory.notes.sections import Section, render_sections, split_entry
 
 FREED_SHARE = 10  # a tenth of the limit
@@ -176,7 +177,6 @@ _BULLET = r"(?:[*+•‣◦–—-]|\d{1,3}[.)])"
 _NOTE_LINE_PATTERN = re.compile(
     rf"(?P<indent>[ \t]*)(?P<bullet>{_BULLET}[ \t]*)?(?P<mark>[🔴🟡🟢✅])?"
 )
-_DATE_HEADING = re.compile(r"\W*date:\s*\S", re.IGNORECASE)
 _HEADING = re.compile(r"\s*(?:#|\*\*|<)|.*:\s*$")
 _DATE_LEVEL, _HEADING_LEVEL = -2, -1  # further left than any line
 TAB_COLUMNS = 4
@@ -223,7 +223,7 @@ def _find_kept(lines: list[_Line], texts: list[str]) -> set[int]:
 
 
 def _read_line(text: str) -> _Line:
-    if _DATE_HEADING.match(text):
+    if DATE_HEADING.match(text):
         return _Line(_DATE_LEVEL, None)
     found = _NOTE_LINE_PATTERN.match(text)
     assert found is not None  # every part may be missing

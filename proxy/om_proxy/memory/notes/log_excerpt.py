@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 NEWEST_SHARE = 0.75  # of the budget, for the newest lines before any older one
 
 _IMPORTANT_LINE = re.compile(r"\s*[*+•‣◦–—-]?\s*[🔴✅]")
-_DATE_HEADING = re.compile(r"\W*date:\s*\S", re.IGNORECASE)
+DATE_HEADING = re.compile(r"\W*date:\s*\S", re.IGNORECASE)
 _GAP_TEMPLATE = "[{count} {lines} left out]"
 
 
@@ -74,7 +74,7 @@ def _find_headings(lines: Sequence[str]) -> list[int | None]:
     headings: list[int | None] = []
     heading = None
     for i, line in enumerate(lines):
-        heading = i if _DATE_HEADING.match(line) else heading
+        heading = i if DATE_HEADING.match(line) else heading
         headings.append(heading)
     return headings
 

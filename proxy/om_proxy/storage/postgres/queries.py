@@ -40,7 +40,6 @@ SELECT_CHANGES_OF_ONE = f"""{_COLUMNS_OF_CHANGES} (SELECT $3::text AS thread, $4
 SELECT_CHANGES = f"""{_COLUMNS_OF_CHANGES} unnest($3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
         AS held (thread, id, version, coverage) {_OF_HELD}"""
 
-SELECT_DELIVERED = f"SELECT delivered FROM om.thread WHERE {IS_THREAD}"
 # In the order in which every transaction locks threads, and none that it would have to wait for: it
 # holds those of many.
 MARK_UNLOCKED_DELIVERED = """WITH reply AS (

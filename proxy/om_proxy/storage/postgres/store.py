@@ -275,10 +275,6 @@ class PostgresStore(
         found = await self._select(event_rows.SELECT_WEBHOOK, name)
         return WebhookState(*found[0]) if found else None
 
-    async def delivered_reply(self, key: Key) -> int | None:
-        found = await self._select(queries.SELECT_DELIVERED, *key)
-        return found[0][0] if found else None
-
     async def _read_one(self, work: Work[T], *, is_long: bool = False) -> T:
         return await self._pool.read(work, LONG_TIMEOUT_S if is_long else None)
 

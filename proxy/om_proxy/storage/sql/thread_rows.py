@@ -25,6 +25,7 @@ from om_proxy.storage.values.stored_rows import (
     StoredObservation,
 )
 
+SELECT_DELIVERED = f"SELECT delivered FROM om.thread WHERE {IS_THREAD}"
 SELECT_MARKS = f"""SELECT live, parent, {row_decoding.MARK_COLUMNS} FROM om.message
     WHERE {OF_THREAD} ORDER BY seq"""
 SELECT_MESSAGES = f"""SELECT {KEY_OF_ROW}, {row_decoding.MESSAGE_COLUMNS} FROM om.message
@@ -78,6 +79,10 @@ PRUNE_OBSERVATIONS = """DELETE FROM om.observation WHERE thread_id = $1 AND stat
 
 class ThreadRowMethods(SqlStore):
     """The `ThreadRows` of an SQL store."""
+
+    async def delivered_reply(self, key: Key) -> int | None:
+        found = await self._select(SELECT_DELIVERED, *key)
+        return found[0][0] if found else None
 
     async def outline(self, key: Key) -> Outline:
         marks = [

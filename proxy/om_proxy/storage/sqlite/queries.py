@@ -18,7 +18,6 @@ from om_proxy.storage.sql.session import Session
 UNIX_NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 IS_THREAD = "tenant = ? AND resource = ? AND thread = ?"
 SELECT_VERSION = f"SELECT version FROM thread WHERE {IS_THREAD}"
-SELECT_DELIVERED = f"SELECT delivered FROM thread WHERE {IS_THREAD}"
 UPDATE_DELIVERED = f"UPDATE thread SET delivered = max(?, ifnull(delivered, 0)) WHERE {IS_THREAD}"
 SELECT_THREAD = f"SELECT id, version, {row_decoding.THREAD_COLUMNS} FROM thread WHERE {IS_THREAD}"
 SELECT_RECENT = f"""SELECT {row_decoding.MARK_COLUMNS} FROM message WHERE thread_id = ? AND live = 1 AND seq <= ?

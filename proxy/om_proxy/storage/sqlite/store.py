@@ -421,10 +421,6 @@ class SqliteStore(
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         await self._writer.run(lambda db: queries.update_delivered(db, replies))
 
-    async def delivered_reply(self, key: Key) -> int | None:
-        found = await self._select(queries.SELECT_DELIVERED, *key)
-        return found[0][0] if found else None
-
     async def release(self, key: Key, holder: str) -> None:
         await self._writer.run(lambda db: claiming.release(db, key, holder))
 

@@ -11,7 +11,7 @@ from msgspec import Raw
 from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import RoundEnd, UsageRule
-from om_proxy.wire.apis.chat.look_ups.round_chunks import EMPTY_LINE, put_back_halves
+from om_proxy.wire.apis.chat.look_ups.round_chunks import EMPTY_LINE, encode, put_back_halves
 from om_proxy.wire.apis.chat.look_ups.rounds import (
     LONG_END_BYTES,
     UsageSum,
@@ -118,12 +118,12 @@ class WholeSplice:
         if not self._is_first:
             members.update({name: raw for name, raw in self._identity.items() if name in members})
         if self._usage and isinstance(self._round_usage, dict):
-            members["usage"] = _encode(self._usage.include(self._round_usage))
-        choice = {**self._choice, "message": _encode(self._join_message())}
+            members["usage"] = encode(self._usage.include(self._round_usage))
+        choice = {**self._choice, "message": encode(self._join_message())}
         is_alone = bool(self._own) and "tool_calls" not in self._left_out_members()
         if is_alone and choice.get("finish_reason") == _CALLED:
             choice["finish_reason"] = _STOPPED
-        members["choices"] = _encode([_encode(choice), *self._choices[1:]])
+        members["choices"] = encode([encode(choice), *self._choices[1:]])
         return self._put_back(msgspec.json.encode(members))
 
     def _take_apart(self) -> None:
@@ -146,7 +146,7 @@ class WholeSplice:
         if self._own:
             raws = _list.decode(message["tool_calls"])
             kept = [raw for place, raw in enumerate(raws) if place not in self._own]
-            message["tool_calls"] = _encode(kept)
+            message["tool_calls"] = encode(kept)
             if not kept:
                 del message["tool_calls"]
         return message
@@ -169,7 +169,3 @@ class WholeSplice:
 
     def _put_back(self, data: bytes) -> bytes:
         return put_back_halves(data, self._body) if self._is_odd else data
-
-
-def _encode(value: Any) -> Raw:
-    return Raw(msgspec.json.encode(value))
