@@ -1,4 +1,4 @@
-"""Forty configurations that people get wrong: `om-proxy check` names the place, the cause and the
+"""Configurations that people get wrong: `om-proxy check` names the place, the cause and the
 remedy of each, or takes what was meant."""
 
 from __future__ import annotations
@@ -61,6 +61,32 @@ MISTAKES = (
         "an address with the whole path",
         UPSTREAM + "http://localhost:11434/v1/chat/completions\n",
         ("x.yaml:2: upstream[0].base_url = http", "must end before /chat/completions, as in"),
+    ),
+    Mistake(
+        "an address with the path of the Messages API",
+        UPSTREAM + "https://api.anthropic.com/v1/messages\n",
+        ("x.yaml:2: upstream[0].base_url = http", "must end before /messages, as in"),
+    ),
+    Mistake(
+        "an address with the path of the Responses API",
+        UPSTREAM + "http://localhost:11434/v1/responses/\n",
+        ("x.yaml:2: upstream[0].base_url = http", "must end before /responses, as in"),
+    ),
+    Mistake(
+        "an address with a blank in it",
+        UPSTREAM + '"http://localhost:11434/ v1"\n',
+        ("x.yaml:2: upstream[0].base_url = http", "without a user, query, fragment or blank"),
+    ),
+    Mistake("an address with a blank at its end", UPSTREAM + '"http://localhost:11434/v1 "\n'),
+    Mistake(
+        "the address of the proxy itself",
+        UPSTREAM + "http://localhost:8400/v1\n",
+        ("x.yaml:2: upstream[0].base_url is this proxy's own address", "name the model server"),
+    ),
+    Mistake(
+        "a star without quotes",
+        UPSTREAM + "http://h/v1\n    match: [*]\n",
+        ("x.yaml:3: this is not YAML: ", 'a value that begins with * needs quotes: "*"'),
     ),
     Mistake("an address with a slash at its end", UPSTREAM + "http://localhost:11434/v1/\n"),
     Mistake(
@@ -203,6 +229,16 @@ MISTAKES = (
         ("x.yaml:1: server.host = 0.0.0.0", "needs server.admin_token: set OM_PROXY_ADMIN_TOKEN"),
     ),
     Mistake(
+        "a port in the host",
+        "server: {host: '127.0.0.1:8400'}\n",
+        ("x.yaml:1: server.host = 127.0.0.1:8400: must be a name or an address alone: server.port",),
+    ),
+    Mistake(
+        "an address for the host",
+        "server: {host: http://localhost}\n",
+        ("x.yaml:1: server.host = http://localhost: must be a name or an address alone",),
+    ),
+    Mistake(
         "keys without tenants",
         "auth: {keys: [abc]}\n",
         ("x.yaml:1: auth.keys[0] = (hidden): must be a mapping", "write it as {tenant: …, …}"),
@@ -226,8 +262,8 @@ MISTAKES = (
 )  # fmt: skip
 
 
-def test_there_are_forty() -> None:
-    assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) == 40
+def test_each_is_another_one() -> None:
+    assert len({mistake.name for mistake in MISTAKES}) == len(MISTAKES) >= 48
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[one.name for one in MISTAKES])
@@ -282,3 +318,11 @@ def test_a_short_form_has_its_origin(
     Path("x.yaml").write_text(text, encoding="utf-8")
     assert main(["check", "--all", "--model", "m", "--config", "x.yaml"]) == 0
     assert line in capsys.readouterr().out.splitlines()
+
+
+def test_a_file_of_another_encoding_says_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "x.yaml").write_bytes(b"# caf\xe9\n")
+    assert main(["check", "--config", str(tmp_path / "x.yaml")]) == 3
+    assert "cannot be read (UnicodeDecodeError): save it as UTF-8\n" in capsys.readouterr().err

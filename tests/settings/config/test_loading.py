@@ -632,3 +632,28 @@ def test_each_upstream_knows_its_setting() -> None:
         "upstream[0]",
         "upstream[1]",
     ]
+
+
+@pytest.mark.parametrize("around", [" ", "\t", "\r", "\n"])
+def test_an_address_has_no_blank(around: str) -> None:
+    """A request's first line ends at a blank. A variable's value has one at its end easily."""
+    env = {"HOST": f"{around}http://h/v1/{around}"}
+    text = 'upstream: [{base_url: "${HOST}"}]'
+    assert parse(text, env=env).upstream[0].base_url == "http://h/v1"
+    with pytest.raises(ConfigError, match="fragment or blank"):
+        parse(text, env={"HOST": f"http://h/{around}v1"})
+
+
+@pytest.mark.parametrize("end", [" ", "\r", "\n"])
+def test_a_key_has_no_end_of_a_line(end: str) -> None:
+    """No header takes it: each request would fail, with no word of the key."""
+    env = {"KEY": f"sk-1{end}", "NONE": end}
+    keyed, plain = parse(
+        'upstream: [{base_url: http://h/v1, name: a, api_key: "${KEY}"},'
+        ' {base_url: http://h/v1, name: b, api_key: "${NONE}"}]\n'
+        'memory: {model: openai/m, api_key: "${KEY}"}',
+        env=env,
+    ).upstream
+    assert keyed.api_key is not None
+    assert keyed.api_key.get_secret_value() == "sk-1"
+    assert plain.api_key is None

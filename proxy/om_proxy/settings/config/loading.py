@@ -79,9 +79,9 @@ def read_file(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as exc:
-        raise ConfigError(
-            f"{file}: cannot be read ({type(exc).__name__}): name a readable configuration file"
-        ) from exc
+        is_encoded = isinstance(exc, UnicodeDecodeError)
+        remedy = "save it as UTF-8" if is_encoded else "name a readable configuration file"
+        raise ConfigError(f"{file}: cannot be read ({type(exc).__name__}): {remedy}") from exc
 
 
 def parse(text: str, name: str = "om-proxy.yaml", env: Mapping[str, str] | None = None) -> Settings:

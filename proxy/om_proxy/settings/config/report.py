@@ -21,6 +21,7 @@ from om_proxy.settings.config.sections.storage import hide_password
 from om_proxy.settings.config.snapshot import Settings
 from om_proxy.settings.config.source import Key, render_path
 from om_proxy.settings.config.validation_messages import redact_credentials
+from om_proxy.settings.identity.local_requests import is_loopback_host
 
 DURATION_SETTINGS = {
     "header_timeout",
@@ -414,7 +415,8 @@ def list_upstream_warnings(settings: Settings) -> Iterator[str]:
 
 
 def list_address_warnings(settings: Settings) -> Iterator[str]:
-    """List a warning for each address without a path, as that of most servers has."""
+    """List a warning for each address without a path, as that of most servers has, and for the
+    proxy's own, whose requests would go round until `limits.in_flight` ends them."""
     for index, upstream in enumerate(settings.upstream):
         parts = urlsplit(upstream.base_url)
         if not parts.path and parts.hostname not in HOSTS_WITHOUT_PATH:
@@ -422,6 +424,12 @@ def list_address_warnings(settings: Settings) -> Iterator[str]:
             yield (
                 f"{place}{upstream.path_in_settings}.base_url has no path, and most servers want "
                 f"{upstream.base_url}/v1: om-proxy doctor asks which address the server knows"
+            )
+        if is_loopback_host(parts.hostname or "") and parts.port == settings.server.port:
+            place = settings.place(("upstream", index, "base_url"))
+            yield (
+                f"{place}{upstream.path_in_settings}.base_url is this proxy's own address, so its requests would "
+                "come back to it: name the model server, or set another server.port"
             )
 
 

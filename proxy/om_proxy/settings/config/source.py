@@ -329,4 +329,6 @@ def _render_syntax_error(name: str, text: str, exc: yaml.YAMLError) -> str:
     lines = text.splitlines()
     line = lines[mark.line] if mark.line < len(lines) else ""
     hint = '; a variable inside {…} or […] needs quotes: "${NAME}"' if "${" in line else ""
+    if "alias" in f"{getattr(exc, 'context', '')} {problem}":
+        hint = '; a value that begins with * needs quotes: "*"'
     return f"{name}:{mark.line + 1}: this is not YAML: {problem}{hint}"

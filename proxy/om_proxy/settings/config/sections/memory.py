@@ -35,8 +35,8 @@ from om_proxy.settings.config.sections.quantities import (
 from om_proxy.settings.config.sections.section import (
     Count,
     Fault,
+    HeaderKey,
     Layout,
-    Secret,
     Section,
     Text,
     Tokens,
@@ -185,7 +185,7 @@ class MemorySettings(Section):
     scope: Scope = "thread"
     model: ModelChoiceField = AUTO_MODEL
     api_base: Url | None = None
-    api_key: Secret = None
+    api_key: HeaderKey = None
     timezone: str = "UTC"
     share_token_budget: bool = False
     activate_after_idle: DurationOrAuto = None

@@ -127,7 +127,7 @@ def _parse_key(value: Any) -> SecretStr:
         return value
     if not isinstance(value, str | int) or isinstance(value, bool):
         raise ValueError("api_key must be text")
-    return SecretStr(str(value))
+    return SecretStr(str(value).strip())
 
 
 def _parse_name(value: Any) -> str:

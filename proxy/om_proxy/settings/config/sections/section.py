@@ -16,7 +16,7 @@ Layout = Literal["auto", "blocks", "merged"]
 Count = Annotated[int, Field(ge=1)]
 Tokens = Annotated[int, Field(ge=1, le=10**9)]  # a threshold; no model's window is this large
 Text = Annotated[str, Field(min_length=1)]
-CHAT_ENDPOINT_PATH = "/chat/completions"
+ENDPOINT_PATHS = ("/chat/completions", "/responses", "/messages")
 
 
 def _convert_empty_to_none(value: Any) -> Any:
@@ -24,7 +24,13 @@ def _convert_empty_to_none(value: Any) -> Any:
     return None if value == "" else value
 
 
+def _strip_text(value: Any) -> Any:
+    """Strip a text: a variable's value has the end of a line easily, and no header takes one."""
+    return value.strip() if isinstance(value, str) else value
+
+
 Secret = Annotated[SecretStr | None, BeforeValidator(_convert_empty_to_none)]
+HeaderKey = Annotated[Secret, BeforeValidator(_strip_text)]
 
 
 class Section(BaseModel):
@@ -41,23 +47,25 @@ def raise_faults(faults: Sequence[Fault]) -> None:
 
 
 def normalize_base_url(value: str) -> str:
-    """Return an HTTP base URL without its last slash. Raises ValueError for a URL with a user or a
-    query: a credential in it would reach logs and error texts."""
+    """Return an HTTP base URL without its last slash and the blanks around it. Raises ValueError for a
+    URL with a user or a query, because a credential in it would reach logs and error texts, and for
+    one with a blank, which would cut the line of a request."""
+    value = value.strip()
     try:
         parts = urlsplit(value)
         has_host = bool(parts.hostname) and parts.port != 0
-        is_http_url = has_host and parts.scheme in {"http", "https"}
+        is_http_url = has_host and parts.scheme in {"http", "https"} and len(value.split()) == 1
     except ValueError:
         is_http_url = False
     if not is_http_url or parts.username or parts.query or parts.fragment:
         raise ValueError(
-            "must be http:// or https:// with a host, and without a user, query or fragment"
+            "must be http:// or https:// with a host, and without a user, query, fragment or blank"
         )
     base = value.rstrip("/")
     # a URL copied from a curl example: requests would go to …/chat/completions/chat/completions
-    if base.endswith(CHAT_ENDPOINT_PATH):
+    if path := next((one for one in ENDPOINT_PATHS if base.endswith(one)), None):
         raise ValueError(
-            f"must end before {CHAT_ENDPOINT_PATH}, as in https://api.openai.com/v1: the proxy adds that path"
+            f"must end before {path}, as in https://api.openai.com/v1: the proxy adds that path"
         )
     return base
 

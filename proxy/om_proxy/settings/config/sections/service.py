@@ -23,6 +23,7 @@ from om_proxy.memory.events.parts import EVENT_TYPES
 from om_proxy.settings.config.sections.quantities import Duration, Size, normalize_off, render_size
 from om_proxy.settings.config.sections.section import (
     Count,
+    HeaderKey,
     Layout,
     Secret,
     Section,
@@ -50,7 +51,7 @@ class ServerSettings(Section):
     host: Text = "127.0.0.1"
     port: int = Field(default=8400, ge=0, le=65_535)
     workers: Count = 1
-    admin_token: Secret = None
+    admin_token: HeaderKey = None
     api: Annotated[AdminApiAccess, BeforeValidator(normalize_off)] = "own"
     admin_reads: bool = True
 
@@ -68,6 +69,8 @@ class ServerSettings(Section):
 
     @model_validator(mode="after")
     def _check_admin_token(self) -> Self:
+        if "/" in self.host or self.host.count(":") == 1 or "]:" in self.host:
+            raise_faults([("host", "must be a name or an address alone: server.port is its own")])
         if not self.is_loopback and self.admin_token is None:
             rule = (
                 "an address other than loopback needs server.admin_token: set OM_PROXY_ADMIN_TOKEN"
@@ -114,7 +117,7 @@ class UpstreamSettings(Section):
     match: tuple[Text, ...] = Field(default=("*",), min_length=1)
     # without a default: if the address is forgotten, prompts must not go to another server
     base_url: Url
-    api_key: Secret = None
+    api_key: HeaderKey = None
     api_key_header: Literal["auto", "bearer", "x-api-key"] = "auto"
     layout: Layout = "auto"
     connect_timeout: Duration = 5.0
@@ -341,7 +344,7 @@ class TelemetrySettings(Section):
 
     log: Annotated[LogFormat, BeforeValidator(normalize_off)] = "auto"
     metrics: bool = True
-    metrics_token: Secret = None
+    metrics_token: HeaderKey = None
     otel: bool = False
     resource_labels: bool = False
     thread_labels: bool = False
