@@ -38,6 +38,7 @@ from om_proxy.wire.apis.indexed_text import read_indexed_text
 from tests.bench.stores import read_cpu_s
 from tests.storage.memory_builder import MemoryBuilder
 from tests.storage.search_contract import add_said, store_thread
+from tests.support.indexing import index_thread
 from tests.support.postgres_server import ask_server, find_postgres_url, own_schema
 
 SHORT_CHARS, LONG_CHARS = 140, 2_000
@@ -130,7 +131,7 @@ async def add_threads(store: Store, name: str, count: int, chars: int) -> list[K
 
 async def index_threads(store: Store, keys: Sequence[Key]) -> None:
     for key in keys:
-        await MessageIndex(store).index_thread(key)
+        await index_thread(MessageIndex(store), key)
 
 
 async def search(store: Store, name: str, query: str) -> float:
@@ -178,7 +179,7 @@ async def measure_forgetting(stores: Stores) -> tuple[float, int]:
     await store_thread(
         stores.full, build_thread(key, FORGOTTEN_MESSAGES, SHORT_CHARS, f" {CANARY_WORD}")
     )
-    await MessageIndex(stores.full).index_thread(key)
+    await index_thread(MessageIndex(stores.full), key)
     [word] = query_words(CANARY_WORD)
     assert (await stores.full.find_passages(key, [word])).counts[word] == FORGOTTEN_MESSAGES
     assert stores.read_file is None or CANARY_END in stores.read_file()

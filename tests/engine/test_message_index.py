@@ -13,6 +13,7 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import SECOND, add_said, store_thread
+from tests.support.indexing import index_thread
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ async def test_a_thread_is_indexed_batch_by_batch(store: Store) -> None:
     await store_threads(store)
     index = MessageIndex(store)
     assert [await index.index_batch(KEY, 2) for _ in range(3)] == [2, 1, None]
-    assert await index.index_thread(SECOND) == 3
+    assert await index_thread(index, SECOND) == 3
     assert (await store.find_passages(KEY, ["quorum"])).messages == 6
 
 
@@ -72,4 +73,4 @@ async def test_a_turn_that_came_between_wins(store: Store, monkeypatch: pytest.M
     index = MessageIndex(store)
     assert await index.index_batch(KEY) is None
     monkeypatch.undo()
-    assert await index.index_thread(KEY) == 1
+    assert await index_thread(index, KEY) == 1

@@ -137,10 +137,6 @@ class Parts:
         """Load the memory as it stands in the store."""
         return await self.store.load(key)
 
-    def open_other_memories(self) -> Memories:
-        """Return the memories of another process on the same store."""
-        return Memories(self.store, self.policies, clock=self.clock)
-
 
 @asynccontextmanager
 async def open_parts(

@@ -45,13 +45,6 @@ class MessageIndex:
         is_written = await self.store.index_passages(key, read, self.rules, passages, place)
         return len(read.messages) if is_written else None
 
-    async def index_thread(self, key: Key) -> int:
-        """Index the thread to its end. Return the number of messages."""
-        count = 0
-        while (indexed := await self.index_batch(key)) is not None:
-            count += indexed
-        return count
-
 
 def _cut_messages(read: UnindexedMessages) -> tuple[Sequence[Passage], IndexPlace]:
     return cut_passages(map(read_indexed_text, read.messages), read.place, read.timezone)

@@ -17,6 +17,7 @@ from om_proxy.storage.sql import search
 from tests.storage.contract import Opener
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.search_contract import add_said, index_all, store_thread
+from tests.support.indexing import index_thread
 
 
 async def test_the_words_of_a_passage_stand_in_its_row_once(
@@ -106,13 +107,13 @@ async def test_an_end_at_any_statement_leaves_the_index_true(
             with monkeypatch.context() as patch:
                 patch.setattr(search, "index_passages", index_failing)
                 try:
-                    await index.index_thread(key)
+                    await index_thread(index, key)
                 except StorageError:
                     failed += 1
                     found = await store.find_passages(key, ["zeta"])
                     assert (found.unread, found.messages) == (2, 3 * failing + 1)
             assert (await store.check_index()).faults == ()
-            await index.index_thread(key)
+            await index_thread(index, key)
             found = await store.find_passages(key, ["zeta"])
             assert (found.unread, found.messages) == (0, 3 * (failing + 1))
             assert (await store.check_index()).faults == ()

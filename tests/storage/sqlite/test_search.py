@@ -35,6 +35,7 @@ from tests.storage.search_contract import (
     store_thread,
 )
 from tests.storage.sqlite import killed_indexing
+from tests.support.indexing import index_thread
 
 CANARY_WORD = "canaryword"
 MERGE_FIRST_PAGE = "INSERT INTO passage_words (passage_words, rank) VALUES ('merge', -1)"
@@ -313,14 +314,14 @@ async def test_an_error_at_any_statement_leaves_the_index_true(
 
         monkeypatch.setattr(search, "index_passages", index_failing)
         try:
-            await index.index_thread(key)
+            await index_thread(index, key)
         except StorageError:
             failed += 1
         monkeypatch.undo()
         assert (await store.check_index()).faults == ()
         await store.close()
         store = await SqliteStore.open(path)
-        await MessageIndex(store).index_thread(key)
+        await index_thread(MessageIndex(store), key)
         found = await store.find_passages(key, ["zeta"])
         assert (found.unread, found.messages) == (0, 3 * (failing + 1))
         assert (await store.check_index()).faults == ()
@@ -347,7 +348,7 @@ async def test_a_kill_at_any_statement_leaves_the_index_true(
             found = await reopened.find_passages(KEY, ["quorum", "zeta"])
             assert (found.unread, found.messages, len(found.matches)) == (2, 1, 1)
             assert (await reopened.check_index()).faults == ()
-            assert await MessageIndex(reopened).index_thread(KEY) == 2
+            assert await index_thread(MessageIndex(reopened), KEY) == 2
             found = await reopened.find_passages(KEY, ["quorum", "zeta"])
             assert (found.unread, found.messages, len(found.matches)) == (0, 3, 2)
             assert (await reopened.check_index()).faults == ()
@@ -369,14 +370,14 @@ async def test_a_check_tells_what_is_missing(store: SqliteStore, path: Path) -> 
     long = MemoryBuilder(KEY)
     add_said(long, "quorum " * 400, "…", "zeta")
     await store_thread(store, long)
-    await MessageIndex(store).index_thread(KEY)
+    await index_thread(MessageIndex(store), KEY)
     assert await store.check_index() == (1, 4, (), 0)
     for lost in ("seq = 1 AND place = 2", "seq = 3"):
         with closing(sqlite3.connect(path)) as db, db:
             db.execute(f"DELETE FROM passage WHERE {lost}")  # noqa: S608 - of this test
     assert (await store.check_index()).faults == ("messages that lack passages: 2",)
     await store.outdate_index()
-    await MessageIndex(store).index_thread(KEY)
+    await index_thread(MessageIndex(store), KEY)
     assert await store.check_index() == (1, 4, (), 0)
 
 

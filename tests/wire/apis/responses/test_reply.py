@@ -54,7 +54,6 @@ ADDED = event("response.output_item.added", output_index=0, item=said("", "assis
 DELTA = event("response.output_text.delta", output_index=1, delta="yes")
 WHOLE = [done(index, item) for index, item in enumerate(ITEMS)]
 UNIT = write_unit(*ITEMS)
-ODD_END = b"event: response.completed\ndata: [[\n\n"
 
 
 @pytest.mark.parametrize("is_named", [True, False])
