@@ -58,9 +58,15 @@ async def read_until(
 
 
 async def send(
-    run: Running, thread: str | None = "t", *, patience_s: float = 30, **body: Any
+    run: Running,
+    thread: str | None = "t",
+    *,
+    patience_s: float = 30,
+    agent: str = "x",
+    **body: Any,
 ) -> httpx.Response:
-    headers = {"authorization": "Bearer sk-a"} | ({"x-om-thread": thread} if thread else {})
+    headers = {"authorization": "Bearer sk-a", "user-agent": agent}
+    headers |= {"x-om-thread": thread} if thread else {}
     return await run.http.post(
         f"{run.base}/v1/chat/completions",
         json={
@@ -78,7 +84,7 @@ async def test_each_request_counts_once(tmp_path: Path) -> None:
     async with run_with_scripted_models(tmp_path) as run:
         await send(run)
         await send(run, stream=True)
-        await send(run, None)
+        await send(run, None, agent="AsyncOpenAI/Python 2.54.0 (Ada's phone)")
         refused = await run.http.post(
             f"{run.base}/v1/chat/completions",
             json={},
@@ -88,18 +94,14 @@ async def test_each_request_counts_once(tmp_path: Path) -> None:
         await run.http.post(f"{run.base}/v1/embeddings", json={}, headers={"x-om-thread": "t"})
         samples = await read_until(run.http, run.base, lambda found: sum_requests(found) >= 5)
         assert {
-            name: value for name, value in samples.items() if name[0] == "om_requests_total"
+            " ".join(name[1:]): value
+            for name, value in samples.items()
+            if name[0] == "om_requests_total"
         } == {
-            ("om_requests_total", "api=chat", "reason=", "status=raw", "upstream=scripted"): 2,
-            (
-                "om_requests_total",
-                "api=chat",
-                "reason=no-thread",
-                "status=off",
-                "upstream=scripted",
-            ): 1,
-            ("om_requests_total", "api=chat", "reason=refused", "status=off", "upstream="): 1,
-            ("om_requests_total", "api=chat", "reason=route", "status=off", "upstream="): 1,
+            "api=chat client= reason= route= status=raw upstream=scripted": 2,
+            "api=chat client=openai-python reason=no-thread route= status=off upstream=scripted": 1,
+            "api=chat client=python-httpx reason=refused route= status=off upstream=": 1,
+            "api=chat client=python-httpx reason=route route=/v1/embeddings status=off upstream=": 1,
         }
         assert samples["om_failures_total", "cause=refused"] == 1
         assert samples["om_store_seconds_count", "op=commit", "outcome=done"] >= 1

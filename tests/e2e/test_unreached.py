@@ -137,7 +137,7 @@ async def test_each_client_is_warned_of_once(tmp_path: Path) -> None:
                         await site.ask(b"{}", T, *more, path="/v1/embeddings")
     warned = [(line["client"], line["program"]) for line in events(out, "memory.unreached")]
     assert len(warned) == len(set(warned)) == 6
-    assert {program for _, program in warned} == {"codex", "openai/python", "other"}
+    assert {program for _, program in warned} == {"codex", "openai-python", "other"}
     assert not [canary for canary in CANARIES if canary in out.text]
 
 

@@ -42,6 +42,7 @@ from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest
 from om_proxy.observability.facts import Facts, RequestRefused, TurnEnded
 from om_proxy.settings.identity.callers import Caller, identify
+from om_proxy.settings.identity.client_names import name_client
 from om_proxy.settings.identity.identity_rules import EVENTS_HEADER
 from om_proxy.settings.identity.keyed_hashes import hash_seed
 from om_proxy.wire.apis.api import TURN, Api, Request, Unreadable
@@ -143,7 +144,8 @@ class TurnRoute:
                 raise
         except OmError as exc:
             await responses.send_error(send, exc, NO_MEMORY_RECEIPT, api.name)
-            self._facts.emit(RequestRefused(exc.status, exc.code, api.name))
+            client = name_client(scope["headers"])
+            self._facts.emit(RequestRefused(exc.status, exc.code, api.name, client))
             self._facts.emit_refusal(exc)
             return
         except ClientDisconnected:
@@ -401,6 +403,7 @@ class TurnRoute:
             later_rounds=len(recall.list_usages()[1:]) if recall else 0,
             observer=turn.opened.context.observer_name if turn else None,
             api=exchange.api,
+            client=name_client(exchange.scope["headers"]) if exchange.status is Status.OFF else "",
         )
         self._facts.emit(ended)
         if exchange.span is not None:

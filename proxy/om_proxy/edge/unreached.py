@@ -11,7 +11,7 @@ number of warnings in a minute is limited.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -28,7 +28,8 @@ from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts, UnreachedTurnEnded
 from om_proxy.observability.telemetry.logs import WarningLimit, get_thread_label
 from om_proxy.settings.identity.callers import Caller, identify_off_route
-from om_proxy.wire.server.headers import Header, find_header
+from om_proxy.settings.identity.client_names import name_client
+from om_proxy.wire.server.headers import Header
 
 logger = structlog.get_logger("turn")
 
@@ -47,18 +48,13 @@ HELPER_ROUTES = frozenset(
 )
 # in which coding agents name their sessions, which are no threads of ours
 AGENT_SESSION_HEADERS = (b"x-claude-code-session-id", b"session_id", b"session-id")
-# only these words are logged: a path may end in an id, and a User-Agent is free text
+# only these words are logged: a path may end in an id
 KNOWN_ROUTES = frozenset(
     (
         *("responses", "messages", "chat", "completions", "embeddings", "models", "files"),
         *("uploads", "batches", "audio", "images", "moderations", "assistants", "threads"),
         *("vector_stores", "conversations", "realtime", "rerank"),
     )
-)  # fmt: skip
-KNOWN_PROGRAMS = (
-    *("codex", "claude-cli", "opencode", "openai/python", "asyncopenai/python", "openai/js"),
-    *("anthropic/python", "anthropic/js"),
-    *("litellm", "ai-sdk", "continue", "aider", "python-httpx", "python-requests", "node", "curl"),
 )  # fmt: skip
 
 
@@ -103,7 +99,7 @@ class UnreachedRequests:
         return Unreached(
             caller,
             _name_route(scope["raw_path"]),
-            _name_program(scope["headers"]),
+            name_client(scope["headers"]),
             api,
             ROUTE_ADVICE.format(paths=paths),
         )
@@ -120,6 +116,7 @@ class UnreachedRequests:
                 end.end,
                 total_ms=(time.perf_counter() - unreached.started) * 1_000,
                 api=unreached.api,
+                client=unreached.program,
             )
         )
 
@@ -149,9 +146,3 @@ def _name_route(raw_path: bytes) -> str:
     if whole in HELPER_ROUTES:
         return whole
     return f"/v1/{segments[0]}" if segments and segments[0] in KNOWN_ROUTES else "other"
-
-
-def _name_program(headers: Sequence[Header]) -> str:
-    """Return the known program that the client's User-Agent names, or `other`."""
-    agent = (find_header(headers, b"user-agent") or b"").decode("latin-1").lower()
-    return next((program for program in KNOWN_PROGRAMS if agent.startswith(program)), "other")

@@ -89,6 +89,7 @@ class TurnEnded(Struct, frozen=True):
     later_rounds: int = 0  # of the reply, after the first
     observer: str | None = None  # the model that makes notes of this conversation
     api: ApiName = "chat"
+    client: str = ""  # if memory is off: settings/identity/client_names.py
 
 
 class LookUpsMade(Struct, frozen=True):
@@ -105,6 +106,7 @@ class RequestRefused(Struct, frozen=True):
     status: int
     error: str  # the code of the error that the client got
     api: ApiName = "chat"
+    client: str = ""  # as in TurnEnded
 
 
 class CredentialRefused(Struct, frozen=True):
@@ -122,6 +124,7 @@ class UnreachedTurnEnded(Struct, frozen=True):
     end: str
     total_ms: float
     api: ApiName = "chat"  # by its path or its headers (common/apis.py)
+    client: str = ""  # as in TurnEnded
 
 
 class Bypassed(Struct, frozen=True):

@@ -19,25 +19,27 @@ from tests.management.dashboard.test_pages import ROOT
 BODY = {"model": "scripted-actor", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def test_each_reason_has_its_page() -> None:
+def test_each_reason_and_client_has_its_page() -> None:
     """The page says of each reason of a request without memory what to do, and names a page that
-    exists."""
+    exists, of a client too."""
     site = load_site()
-    (words,) = re.findall(rb"^export const REASONS = (.*);$", site.assets["reasons.js"].plain)
-    reasons = json.loads(words)
+    made = re.findall(rb"^export const \w+ = (.*);$", site.assets["reasons.js"].plain, re.MULTILINE)
+    reasons, clients = map(json.loads, made)
     off_reasons = [
         name for row in REASON_ROWS if "off" in row.sent_with.split() for name in row.names
     ]
     assert all(reasons[name][1] for name in (*off_reasons, REFUSED_REASON))
-    assert [page for *_, page in reasons.values() if not (ROOT / page).is_file()] == []
+    pages = [*(page for *_, page in reasons.values()), *clients.values()]
+    assert [page for page in pages if not (ROOT / page).is_file()] == []
 
 
 @pytest.mark.asyncio(loop_scope="session")
 async def test_requests_without_memory_are_told_by_reason(run: Running, browser: Browser) -> None:
-    """To an admin, since they are those of all callers."""
+    """By client, and API or route, with the page that helps. To an admin, since they are those of all
+    callers."""
     chat, other = f"{run.base}/v1/chat/completions", f"{run.base}/v1/embeddings"
     for _ in range(2):
-        await run.http.post(chat, json=BODY)
+        await run.http.post(chat, json=BODY, headers={"user-agent": "OpenAI/Python 2.54.0"})
     await run.http.post(other, json={}, headers={"x-om-thread": "t"})
     async with open_page(browser, run.base) as watched:
         page = watched.page
@@ -49,8 +51,15 @@ async def test_requests_without_memory_are_told_by_reason(run: Running, browser:
         await page.get_by_role("button", name="Sign in", exact=True).click()
         rows = card.get_by_role("row")
         await expect(rows.nth(1)).to_contain_text("The request names no thread")
-        await expect(rows.nth(1)).to_contain_text("2")
+        no_thread, route = (rows.nth(place).get_by_role("cell") for place in (1, 2))
+        await expect(no_thread.nth(0)).to_have_text("openai-python")
+        await expect(no_thread.nth(1)).to_have_text("chat")
+        await expect(no_thread.nth(2)).to_have_text("2")
+        await expect(no_thread.nth(3)).to_contain_text("docs/clients/openai-python.md")
         await expect(rows.nth(2)).to_contain_text("its route has no memory")
+        await expect(route.nth(0)).to_have_text("python-httpx")
+        await expect(route.nth(1)).to_have_text("/v1/embeddings")
+        await expect(route.nth(3)).to_contain_text("docs/clients/README.md")
         await expect(rows).to_have_count(3)
         await watched.check_accessible()
         await watched.check_quiet()

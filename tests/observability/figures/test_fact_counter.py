@@ -110,6 +110,10 @@ def test_a_turn_is_counted() -> None:
             "openai",
             "api",
             "chat",
+            "client",
+            "",
+            "route",
+            "",
         )
     ] == (1.0,)
     assert sums["om_overhead_seconds", "status", "applied"][:2] == (0.0, 1.0)
@@ -137,9 +141,10 @@ def test_a_turn_without_memory_needs_no_model() -> None:
         tokens_sent=None,
         key=None,
         first_byte_s=None,
+        client="curl",
     )
     assert counting.values(off) == {
-        ("om_requests_total", "off", "no-thread", "openai", "chat"): 1.0
+        ("om_requests_total", "off", "no-thread", "openai", "chat", "curl", ""): 1.0
     }
 
 
@@ -151,7 +156,7 @@ def test_turns_with_tokens_and_without() -> None:
         turn(**degraded),
         turn(**degraded, tokens_received=None, tokens_sent=None),
     )
-    assert values[("om_requests_total", "degraded", "storage", "openai", "chat")] == 3.0
+    assert values[("om_requests_total", "degraded", "storage", "openai", "chat", "", "")] == 3.0
     assert values[("om_prompt_tokens_total", "sent", "gpt-4o")] == 300.0
     assert Counting().series.array.copy().startswith(MAGIC)
 
@@ -160,20 +165,20 @@ def test_turns_with_tokens_and_without() -> None:
     ("fact", "values"),
     [
         (
-            UnreachedTurnEnded(KEY, 200, "/v1/responses", "complete", 2.1, "responses"),
-            {("om_requests_total", "off", "route", "", "responses"): 1.0},
+            UnreachedTurnEnded(KEY, 200, "/v1/responses", "complete", 2.1, "responses", "codex"),
+            {("om_requests_total", "off", "route", "", "responses", "codex", "/v1/responses"): 1.0},
         ),
         (
             UnreachedTurnEnded(KEY, 504, "/v1/responses", "om_upstream_timeout", 2.1, "responses"),
             {
-                ("om_requests_total", "off", "route", "", "responses"): 1.0,
+                ("om_requests_total", "off", "route", "", "responses", "", "/v1/responses"): 1.0,
                 ("om_failures_total", "upstream-timeout"): 1.0,
             },
         ),
         (
-            RequestRefused(400, "om_bad_header", "messages"),
+            RequestRefused(400, "om_bad_header", "messages", "curl"),
             {
-                ("om_requests_total", "off", "refused", "", "messages"): 1.0,
+                ("om_requests_total", "off", "refused", "", "messages", "curl", ""): 1.0,
                 ("om_failures_total", "refused"): 1.0,
             },
         ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 from structlog.testing import capture_logs
 
 from om_proxy.common.reasons import Reason, Status
@@ -49,6 +50,7 @@ UNREACHED = {
     "status": 200,
     "memory": "off",
     "reason": "route",
+    "program": "codex",
     "api": "responses",
     "route": "/v1/responses",
     "thread": "kitchen",
@@ -72,17 +74,23 @@ def line(event: str, level: str, **fields: Any) -> dict[str, Any]:
     [
         (turn_ended(), line("turn", "info", **TURN)),
         (turn_ended(key=None), line("turn", "info", **{**TURN, "thread": None})),
+        (
+            structs.replace(turn_ended(), memory=Status.OFF, client="curl"),
+            line("turn", "info", **{**TURN, "memory": "off", "program": "curl"}),
+        ),
         (turn_ended(502), line("turn", "info", **{**TURN, "status": 502})),
         (
             turn_ended(502, "om_upstream_unreachable"),
             line("turn", "warning", **{**TURN, "status": 502, "end": "om_upstream_unreachable"}),
         ),
         (
-            UnreachedTurnEnded(KEY, 200, "/v1/responses", "complete", 2.12, "responses"),
+            UnreachedTurnEnded(KEY, 200, "/v1/responses", "complete", 2.12, "responses", "codex"),
             line("turn", "info", **UNREACHED),
         ),
         (
-            UnreachedTurnEnded(KEY, 504, "/v1/responses", "om_upstream_timeout", 2.12, "responses"),
+            UnreachedTurnEnded(
+                KEY, 504, "/v1/responses", "om_upstream_timeout", 2.12, "responses", "codex"
+            ),
             line("turn", "warning", **{**UNREACHED, "status": 504, "end": "om_upstream_timeout"}),
         ),
         (

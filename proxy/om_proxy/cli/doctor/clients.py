@@ -12,17 +12,13 @@ from om_proxy.cli.doctor.upstreams import ANSWER_TIMEOUT_S, Finding
 from om_proxy.common.errors import UsageError
 from om_proxy.edge.vocabulary import explain_reason
 from om_proxy.settings.config import Settings
+from om_proxy.settings.identity.client_names import name_client_page
 from om_proxy.wire.upstream import AiohttpTransport
 
 _HEADERS_NEED = (
     "its base URL, and X-OM-Thread (and X-OM-Resource) as default headers or with each call"
 )
-# by the names of the pages in docs/clients, and of these in docs/quickstart
-QUICKSTARTS = {
-    "claude-code": "coding-agents",
-    "codex": "coding-agents",
-    "librechat": "librechat",
-}
+# by the names of their pages
 CLIENT_NEEDS = {
     "anthropic-node": _HEADERS_NEED,
     "anthropic-python": _HEADERS_NEED,
@@ -53,8 +49,7 @@ async def examine_client(name: str, settings: Settings) -> list[Finding]:
         raise UsageError(
             f"there is no page of a client {name}; there are {', '.join(CLIENT_NEEDS)}"
         )
-    page = f"quickstart/{QUICKSTARTS[name]}" if name in QUICKSTARTS else f"clients/{name}"
-    needs = f"{name} needs {CLIENT_NEEDS[name]} (docs/{page}.md)"
+    needs = f"{name} needs {CLIENT_NEEDS[name]} ({name_client_page(name)})"
     return [Finding(True, needs), *await _examine_requests(settings)]
 
 
@@ -85,14 +80,18 @@ async def _examine_requests(settings: Settings) -> list[Finding]:
 
 
 def describe_counts(lines: Iterable[str]) -> Iterator[Finding]:
-    """Describe the requests of a server since its start, of all clients, by status, reason and API."""
+    """Describe the requests of a server since its start, of all clients, by status, reason, client,
+    and API or route."""
     for line in lines:
         if match := _COUNT_LINE.fullmatch(line):
             labels = dict(_LABEL.findall(match["labels"]))
             count, status, reason = float(match["count"]), labels["status"], labels["reason"]
             words = " ".join(filter(None, (status, reason)))
+            where = labels.get("route") or labels["api"]
+            client = labels.get("client")
             meaning = explain_reason(reason)
             yield Finding(
                 status in ("applied", "raw"),
-                f"{render_count(int(count), 'request')} by {labels['api']}: {words}{f': {meaning}' if meaning else ''}",
+                f"{render_count(int(count), 'request')}{f' of {client}' if client else ''} by {where}: "
+                f"{words}{f': {meaning}' if meaning else ''}",
             )

@@ -23,6 +23,7 @@ from om_proxy.common.errors import BadMethod, NotFound
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.vocabulary import REASON_ROWS, REFUSED_ROW
 from om_proxy.management.api.access import require_open_api
+from om_proxy.settings.identity.client_names import list_client_pages
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.headers import Header, find_header
 
@@ -150,13 +151,17 @@ def load_site() -> Site:
 
 
 def _write_reasons() -> bytes:
-    """Return the module with the words of each reason: [meaning, advice, page]."""
+    """Return the module with the words of each reason, [meaning, advice, page], and the page of each
+    client."""
     words = {
         name: (row.meaning, row.advice, row.page)
         for row in (*REASON_ROWS, REFUSED_ROW)
         for name in row.names
     }
-    return b"export const REASONS = " + msgspec.json.encode(words) + b";\n"
+    return b"export const REASONS = %b;\nexport const CLIENT_PAGES = %b;\n" % (
+        msgspec.json.encode(words),
+        msgspec.json.encode(list_client_pages()),
+    )
 
 
 def _link_modules(paths: Iterable[str]) -> str:

@@ -147,6 +147,7 @@ class FactCounter:
             turn.reason,
             turn.upstream,
             turn.api,
+            turn.client,
             turn.model,
             received is None,
             usage is None,
@@ -185,8 +186,9 @@ class FactCounter:
             model, more = self._label(turn.model), self._list_thread_labels(turn.key)
             received = find(metrics.PROMPT_TOKENS, "received", model, more=more)
             sent = find(metrics.PROMPT_TOKENS, "sent", model, more=more)
+        words = (turn.memory, turn.reason or "", turn.upstream, turn.api, turn.client, "")
         places = TurnPlaces(
-            find(metrics.REQUESTS, turn.memory, turn.reason or "", turn.upstream, turn.api),
+            find(metrics.REQUESTS, *words),
             find(metrics.OVERHEAD, turn.memory),
             find(metrics.FIRST_BYTE, turn.upstream),
             received,
@@ -277,18 +279,19 @@ class FactCounter:
             self._series.observe(index, metric.bounds, tokens / source_tokens)
 
     def _count_unreached(self, turn: UnreachedTurnEnded) -> None:
-        self._count_request(Status.OFF, Reason.ROUTE, turn.api)
+        self._count_request(Reason.ROUTE, turn.api, turn.client, turn.route)
         self._count_end(turn.status, turn.end)
 
     def _count_refused(self, fact: RequestRefused) -> None:
-        self._count_request(Status.OFF, REFUSED_REASON, fact.api)
+        self._count_request(REFUSED_REASON, fact.api, fact.client)
         self._count_end(fact.status, fact.error)
 
     def _count_credential(self, fact: CredentialRefused) -> None:
         self._series.add(self._series.find(metrics.CREDENTIALS_REFUSED, fact.kind))
 
-    def _count_request(self, status: str, reason: str, api: str) -> None:
-        self._series.add(self._series.find(metrics.REQUESTS, status, reason, "", api))
+    def _count_request(self, reason: str, api: str, client: str, route: str = "") -> None:
+        words = (Status.OFF, reason, "", api, client, route)
+        self._series.add(self._series.find(metrics.REQUESTS, *words))
 
     def _count_end(self, status: int, end: str) -> None:
         if cause := find_cause(status, end):

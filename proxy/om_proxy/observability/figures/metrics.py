@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from om_proxy.settings.identity.client_names import CLIENT_NAMES
+
 Kind = Literal["counter", "gauge", "histogram"]
 
 # seconds; memory takes from half a millisecond to a wait for an observation
@@ -45,7 +47,7 @@ REQUESTS = Metric(
     "counter",
     "Requests of APIs with memory, and requests that name a thread on another route, by the words of "
     "their receipt. A request that was refused before it was sent has the reason `refused`.",
-    ("status", "reason", "upstream", "api"),
+    ("status", "reason", "upstream", "api", "client", "route"),
 )
 OVERHEAD = Metric(
     "om_overhead_seconds",
@@ -286,6 +288,10 @@ LABEL_VALUES = {
     "reason": "`x-om-reason`; empty without one; `refused` for a request that was sent nowhere",
     "upstream": "the name of the model server in the configuration; empty if none was asked",
     "api": "of the request: `chat` `responses` `messages`; on routes without memory too",
+    "client": "with the status `off`, the program that `User-Agent` names: "
+    f"{' '.join(f'`{name}`' for name in CLIENT_NAMES)}; else empty",
+    "route": "with the reason `route`, what the path asks for, such as `/v1/embeddings`, or `other`; "
+    "else empty",
     "model": "a name of the price table or the configuration, else `other`; at most 200",
     "kind": "of prompts `received` `sent`; of usage `input` `cached` `cache_write` `output`; of "
     "ratios `observation` `reflection`; of credentials `admin` `metrics` `key` (of `auth.keys`) "

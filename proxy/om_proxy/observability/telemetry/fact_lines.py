@@ -156,6 +156,7 @@ class FactLines:
             overhead_ms=round(turn.overhead_ms, 2),
             total_ms=round(turn.total_ms, 1),
             **({"recall": turn.recall, "recall_steps": turn.recall_steps} if turn.recall else {}),
+            **({"program": turn.client} if turn.client else {}),
         )
 
     def _write_unreached_turn(self, turn: UnreachedTurnEnded) -> None:
@@ -168,6 +169,7 @@ class FactLines:
             reason=Reason.ROUTE,
             api=turn.api,
             route=turn.route,
+            program=turn.client,
             thread=self._name(turn.key),
             **({"name": name} if name else {}),
             case=None,
