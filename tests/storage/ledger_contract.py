@@ -161,6 +161,24 @@ class LedgerContract:
             query = LedgerQuery(KEY.tenant, "resource", resource=resource)
             assert [s.account for s in await store.sum_ledger(query)] == [times(count)]
 
+    async def test_the_ledger_of_one_model(self, store: Store) -> None:
+        """Of one resource or all, by whatever; a name of no line finds none."""
+        other = KEY._replace(resource="other")
+        await self._with_threads(store, KEY, other)
+        small, elsewhere = LINE._replace(model="small"), LINE._replace(resource="other")
+        lines = {LINE: FIGURES, elsewhere: times(2), small: times(4)}
+        await store.add_to_ledger(batch(1, lines))
+        for by in ("day", "model"):
+            for model, resource, count in (
+                (LINE.model, None, 3),
+                (LINE.model, "other", 2),
+                ("small", None, 4),
+                ("", None, None),
+            ):
+                query = LedgerQuery(None, by, resource=resource, model=model)  # type: ignore[arg-type] # a list of literals
+                found = [s.account for s in await store.sum_ledger(query)]
+                assert found == ([times(count)] if count else [])
+
     async def test_the_ledger_of_tenants(self, store: Store) -> None:
         """A tenant reaches no line of another one, whatever it asks by."""
         theirs = KEY._replace(tenant=THEIRS.tenant)

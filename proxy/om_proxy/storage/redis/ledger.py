@@ -69,6 +69,8 @@ async def select_sums(session: Session, query: LedgerQuery) -> tuple[LedgerSum, 
 
 
 def _is_asked_for(line: LedgerLine, query: LedgerQuery) -> bool:
+    if query.model not in (None, line.model):
+        return False
     is_late_enough = query.first_day is None or line.day >= query.first_day
     return is_late_enough and (query.last_day is None or line.day <= query.last_day)
 

@@ -114,6 +114,7 @@ async def _select_sums(session: Session, query: LedgerQuery) -> tuple[LedgerSum,
     bounds = (
         ("tenant =", query.tenant),
         ("resource =", query.resource),
+        ("model =", None if query.model is None else session.encoder.encode_text(query.model)),
         ("day >=", query.first_day),
         ("day <=", query.last_day),
     )

@@ -45,6 +45,7 @@ class LedgerQuery(NamedTuple):
     after: LedgerGroup | None = None  # only groups behind this one
     limit: int = 100  # of groups
     resource: str | None = None  # only its lines
+    model: str | None = None  # likewise
 
 
 # what the sums are by: a day, a model, or a tenant and its resource

@@ -118,6 +118,30 @@ async def test_figures_come_in_pages(run: Running, by: str) -> None:
     assert pages == whole
 
 
+async def test_one_resource_and_one_model(run: Running) -> None:
+    """Each takes its part of every figure, also page by page."""
+    for resource, turns in (("boat", 2), ("van", 3)):
+        chat = run.chat(resource)
+        for number in range(turns):
+            await ask(chat, f"question {number}")
+            run.clock.now += DAY
+    for query, turns in (
+        (f"model={ACTOR}", 5),
+        ("resource=van", 3),
+        (f"resource=boat&model={ACTOR}", 2),
+        ("model=another", 0),
+    ):
+        for by in ("day", "model", "resource"):
+            items = (await get(run, f"/stats?by={by}&{query}"))["items"]
+            assert sum(item["ledger"]["turns"] for item in items) == turns
+    (line,) = (await get(run, "/stats?by=thread&resource=van"))["items"]
+    assert (line["thread"], line["ledger"]["turns"]) == ("van", 3)
+    cursor = (await get(run, "/stats?resource=van&limit=1"))["cursor"]
+    rest = await get(run, f"/stats?resource=van&cursor={cursor}")
+    assert [item["day"] for item in rest["items"]] == ["2023-11-17", "2023-11-18"]
+    assert (await refuse(run, f"/stats?cursor={cursor}")) == (400, "cursor")
+
+
 async def test_a_span_of_days(run: Running) -> None:
     """`from` and `to` name days by any moment in them."""
     chat, start = run.chat(), run.clock.now
@@ -139,6 +163,7 @@ async def test_a_span_of_days(run: Running) -> None:
         ("from=1e300", "from"),
         ("by=thread&from=1", "from"),
         ("by=thread&to=1", "to"),
+        ("by=thread&model=m", "model"),
         ("from=1&to=0", "to"),
         ("limit=0", "limit"),
         ("cursor=x", "cursor"),

@@ -47,6 +47,10 @@ class StatsQuery(Query, frozen=True, kw_only=True):
     last_at: Annotated[
         float | None, Meta(description="Up to the day of this moment, in unix seconds.")
     ] = field(default=None, name="to")
+    resource: Annotated[str | None, Meta(description="Only what this resource has cost.")] = None
+    model: Annotated[
+        str | None, Meta(description="Only calls that asked for this model; not by thread.")
+    ] = None
     limit: PageLimit = 100
     cursor: PageCursor = None
 
@@ -99,6 +103,8 @@ async def show_stats(services: AdminServices, call: AdminCall) -> StatsAnswer:
             last_day,
             parse_cursor(query.cursor, _name_list(call, query), GROUP_TYPES[query.by]),
             query.limit,
+            query.resource,
+            query.model,
         )
     )
     lines = list(_describe_groups(sums, query.by))
@@ -113,11 +119,12 @@ async def show_stats(services: AdminServices, call: AdminCall) -> StatsAnswer:
 
 async def _show_threads(services: AdminServices, call: AdminCall, query: StatsQuery) -> StatsAnswer:
     """Show the sums that each thread keeps. They know no days."""
-    if query.first_at is not None or query.last_at is not None:
-        param = "from" if query.first_at is not None else "to"
-        raise BadRequest("threads keep one sum: leave out from and to", param=param)
+    kept_apart = {"from": query.first_at, "to": query.last_at, "model": query.model}
+    for param, value in kept_apart.items():
+        if value is not None:
+            raise BadRequest("threads keep one sum: leave out from, to and model", param=param)
     cursor = parse_cursor(query.cursor, _name_list(call, query), Key)
-    threads = await services.store.threads(call.tenant, None, cursor, query.limit)
+    threads = await services.store.threads(call.tenant, query.resource, cursor, query.limit)
     lines = [
         StatsLine(
             tenant=info.key.tenant,
@@ -137,7 +144,15 @@ async def _show_threads(services: AdminServices, call: AdminCall, query: StatsQu
 
 
 def _name_list(call: AdminCall, query: StatsQuery) -> tuple[object, ...]:
-    return ("stats", call.tenant, query.by, query.first_at, query.last_at)
+    return (
+        "stats",
+        call.tenant,
+        query.by,
+        query.first_at,
+        query.last_at,
+        query.resource,
+        query.model,
+    )
 
 
 def _find_day(at: float | None, param: str) -> int | None:
