@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from playwright.async_api import Browser, expect
 
 from tests.e2e.running import Running
-from tests.management.dashboard.boat_threads import BOAT_THREAD_PLACE
+from tests.management.dashboard.boat_threads import BOAT_THREAD_PLACE, talk_of_piers
 from tests.management.dashboard.browser import NARROW, open_page
 from tests.management.dashboard.test_pages_in_browser import talk
 
@@ -36,12 +37,54 @@ async def test_the_days_are_chosen(run: Running, browser: Browser) -> None:
         await page.get_by_label("Last day").fill("2023-11-14")
         await expect(page.get_by_role("heading", name="No turns in this time")).to_be_visible()
         await page.get_by_role("button", name="All", exact=True).click()
-        for measure in ("Prompt cache", "Requests", "Prompt tokens"):
+        for measure in ("Compression", "Prompt cache", "Requests", "Prompt tokens"):
             await page.get_by_role("button", name=measure).click()
             chart = page.get_by_role("region", name=f"{measure} by day")
             await expect(chart.locator("rect").first).to_be_attached()
         await watched.check_accessible()
         await watched.check_quiet()
+
+
+async def test_the_chart_is_of_one_resource_or_model(run: Running, browser: Browser) -> None:
+    """Its days and figures follow the choice; the sums above stay those of all."""
+    await talk(run, turns=3)
+    run.clock.now += 86_400
+    await talk_of_piers(run, 30, "harbour", model="another-actor")
+    async with open_page(browser, run.base) as watched:
+        page = watched.page
+        await watched.open("#/overview")
+        await page.get_by_role("button", name="Requests").click()
+        await page.get_by_text("Show as a table").click()
+        chart = page.get_by_role("region", name="Requests by day")
+        rows = chart.get_by_role("row")
+        await expect(rows).to_have_count(3)
+        await chart.get_by_label("All resources").select_option("boat")
+        await expect(rows).to_have_count(2)
+        await expect(rows.last.get_by_role("cell").first).to_have_text("3")
+        await chart.get_by_label("All models").select_option("another-actor")
+        await expect(chart.get_by_text("No turns of it in this time.")).to_be_visible()
+        await chart.get_by_label("All resources").select_option("All resources")
+        await expect(rows).to_have_count(2)
+        await page.get_by_role("button", name="Compression").click()
+        chart = page.get_by_role("region", name="Compression by day")
+        (sent,) = await read_figures(run, "model=another-actor")
+        without, tokens = (count_prompt(sent[name]) for name in ("baseline_tokens", "tokens"))
+        assert without > tokens
+        shown = chart.get_by_role("row").last
+        await expect(shown).to_contain_text(f"{without:,}")
+        await expect(shown).to_contain_text(f"{without / tokens:.1f}".removesuffix(".0") + "×")
+        await expect(page.locator(".tile").first).to_contain_text("33")
+        await watched.check_accessible()
+        await watched.check_quiet()
+
+
+async def read_figures(run: Running, query: str) -> list[dict[str, Any]]:
+    answer = await run.http.get(f"{run.base}/om/v1/stats?{query}")
+    return [line["ledger"] for line in answer.json()["items"]]
+
+
+def count_prompt(tokens: dict[str, int]) -> int:
+    return sum(tokens[kind] for kind in ("input", "cached", "cache_write"))
 
 
 async def test_live_events_are_paused(run: Running, browser: Browser) -> None:

@@ -4,6 +4,7 @@
 const COUNT = new Intl.NumberFormat("en");
 const SHORT_COUNT = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const SHARE = new Intl.NumberFormat("en", { style: "percent", maximumFractionDigits: 0 });
+const RATIO = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const DAY = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", year: "numeric" });
 // the ledger's days are those of UTC, wherever the viewer is
 const LEDGER_DAY = new Intl.DateTimeFormat("en", { day: "numeric", month: "short", year: "numeric", timeZone: "UTC" });
@@ -18,6 +19,7 @@ const DAY_S = 86_400;
 export const formatCount = (number) => COUNT.format(number);
 export const formatShort = (number) => SHORT_COUNT.format(number < 1_000 ? Math.round(number) : number);
 export const formatShare = (share) => SHARE.format(share).replace("-", "−");
+export const formatRatio = (ratio) => `${RATIO.format(ratio)}×`;
 export const formatSigned = (number) => COUNT.format(number).replace("-", "−");
 export const formatClock = (at) => CLOCK.format(at * 1000);
 export const formatDay = (at) => DAY.format(at * 1000);

@@ -19,7 +19,7 @@ const REFRESH_S = 10;
 const LISTED_THREADS = 6;
 const TIER_THREADS = 20;
 const STORED_EVENTS = 30; // at first; some are of kinds that are not shown
-const MAX_DAYS = 1_000; // of one answer
+const BY_DAY = { by: "day", limit: 1_000 }; // of one answer
 const RANGES = { "7 days": 7, "30 days": 30, All: null };
 
 export function OverviewPage({ who, signIn, place }) {
@@ -29,7 +29,7 @@ export function OverviewPage({ who, signIn, place }) {
     setRange(next);
     replaceQuery("overview", next);
   };
-  const stats = useAnswer("/stats", { by: "day", limit: MAX_DAYS }, { interval_s: REFRESH_S });
+  const stats = useAnswer("/stats", BY_DAY, { interval_s: REFRESH_S });
   const recent = useAnswer("/threads", { order: "recent", limit: TIER_THREADS }, { interval_s: REFRESH_S });
   const days = selectDays(stats.data?.items ?? [], range);
   const ledger = sumLedgers(days.map((line) => line.ledger));
@@ -43,7 +43,8 @@ export function OverviewPage({ who, signIn, place }) {
     ${isNew && html`<${NoThreads} who=${who} signIn=${signIn} />`}
     ${!isNew && stats.data && !ledger && html`<${Empty} title="No turns in this time">
       <p>Choose a longer time, or talk to a model through the proxy.</p><//>`}
-    ${ledger && html`<${Savings} ledger=${ledger} /><${OverTime} days=${days} />`}
+    ${ledger && html`<${Savings} ledger=${ledger} />
+      <${OverTime} days=${days} query=${BY_DAY} interval_s=${REFRESH_S} range=${range} />`}
     ${who.hasMetrics && html`<${Unremembered} />`}
     ${recent.data?.items.length > 0 && html`<${NewestTiers} lines=${recent.data.items} />`}
     ${!isNew && html`<section aria-label="Most recent threads"><h2>Most recent threads</h2>

@@ -27,13 +27,13 @@ export function DayChart({ label, days, series, columns, formatTick = formatShor
         ({ name, kind }) => html`<li><span class=${`dot ${kind}`} aria-hidden="true"></span>${name}</li>`,
       )}</ul>
     </figcaption>
-    <div ref=${place} class="plot" aria-hidden="true">${width > SCALE_PX && html`<${Bars} days=${days}
+    <div ref=${place} class="plot" aria-hidden="true">${width > SCALE_PX && days.length > 0 && html`<${Bars} days=${days}
       series=${series} width=${width} formatTick=${formatTick} point=${setPointed} />`}</div>
     <div class="chart-foot">
       <details><summary>Show as a table</summary>
         <${DayTable} label=${label} days=${days} columns=${columns} />
       </details>
-      <${DayFigures} day=${days[pointed] ?? days[days.length - 1]} columns=${columns} />
+      ${days.length > 0 && html`<${DayFigures} day=${days[pointed] ?? days[days.length - 1]} columns=${columns} />`}
     </div>
   </figure>`;
 }

@@ -1,9 +1,14 @@
-// The ledger's figures by day: what they cost, their tokens, the prompt cache, and requests.
-import { formatCount, formatMoney, formatShare, formatSigned } from "../format.js";
-import { dayStart, hasCosts, promptTokens } from "../ledger.js";
+// The ledger's figures by day: what they cost, their tokens, the prompt cache, and requests; of all
+// resources and models, or of one.
+import { useAnswer } from "../data.js";
+import { cutText, formatCount, formatMoney, formatRatio, formatShare, formatSigned, nameOfTenant, showUnseen } from "../format.js";
+import { dayStart, hasCosts, promptTokens, selectDays } from "../ledger.js";
+import { Stale } from "./basics.js";
 import { DayChart } from "./chart.js";
 import { html, useState } from "../view.js";
 
+const MAX_NAMES = 1_000; // of one answer
+const MAX_NAME_CHARS = 40;
 const SENT = { name: "Sent", kind: "observed" };
 const SAVED = { name: "Saved by memory", kind: "rules" };
 const LOST = { name: "More than without memory", kind: "failed" };
@@ -21,6 +26,17 @@ const MEASURES = {
         parts: [Math.min(sent, without), Math.max(0, without - sent), Math.max(0, sent - without)],
         values: [formatCount(without), formatCount(sent), formatSigned(sent - without)],
       };
+    },
+  },
+  compression: {
+    name: "Compression",
+    series: [{ name: "Times shorter than without memory", kind: "rules" }],
+    columns: ["Without memory", "Sent", "Times shorter"],
+    formatTick: formatRatio,
+    read({ baseline_tokens, tokens }) {
+      const [without, sent] = [promptTokens(baseline_tokens), promptTokens(tokens)];
+      const ratio = sent > 0 ? without / sent : 0;
+      return { parts: [ratio], values: [formatCount(without), formatCount(sent), sent > 0 ? formatRatio(ratio) : "–"] };
     },
   },
   cost: {
@@ -52,18 +68,44 @@ const MEASURES = {
   },
 };
 
-export function OverTime({ days }) {
+// `days`: of all. `query`: of the answer that they are from, read every `interval_s`. `range`: from which
+// day to which.
+export function OverTime({ days, query, interval_s, range }) {
   const [chosen, setChosen] = useState("tokens");
+  const [only, setOnly] = useState({}); // what the lists add to the query
+  const added = { ...only.model, ...only.resource }; // a model has no tenant
+  const isPart = Object.keys(added).length > 0;
+  const part = useAnswer(isPart ? "/stats" : null, { ...query, ...added }, { interval_s });
+  const shownDays = isPart ? selectDays(part.data?.items ?? [], range) : days;
   const hasMoney = days.some(({ ledger }) => hasCosts(ledger));
   const { name, series, columns, formatTick, read } = MEASURES[chosen];
-  const lines = days.map(({ day, ledger }) => ({ at: dayStart(day), ...read(ledger) }));
+  const lines = shownDays.map(({ day, ledger }) => ({ at: dayStart(day), ...read(ledger) }));
   const shown = series.filter((one, index) => one !== LOST || lines.some(({ parts }) => parts[index] > 0));
   return html`<section class="card" aria-label=${`${name} by day`}>
+    <${Stale} answer=${part} />
     <${DayChart} label=${`${name} by day`} days=${lines} series=${shown} columns=${columns} formatTick=${formatTick}>
       <div class="row" role="group" aria-label="Figure">${Object.entries(MEASURES).map(
         ([key, measure]) => (key !== "cost" || hasMoney) && html`<button class="chip"
           aria-pressed=${key === chosen ? "true" : "false"} onClick=${() => setChosen(key)}>${measure.name}</button>`,
       )}</div>
+      <div class="row" role="group" aria-label="Of">
+        <${OneOf} by="resource" every="All resources" choose=${(resource) => setOnly({ ...only, resource })} />
+        <${OneOf} by="model" every="All models" choose=${(model) => setOnly({ ...only, model })} />
+      </div>
     <//>
+    ${part.data && lines.length === 0 && html`<p class="muted">No turns of it in this time.</p>`}
   </section>`;
+}
+
+// A choice of one resource or model, where there are several. What has no name cannot be chosen.
+function OneOf({ by, every, choose }) {
+  const answer = useAnswer("/stats", { by, limit: MAX_NAMES });
+  const lines = (answer.data?.items ?? []).filter((line) => line[by]);
+  if (lines.length < 2) return null;
+  const isOfOneTenant = lines.every(({ tenant }) => tenant === lines[0].tenant);
+  return html`<select aria-label=${every} onChange=${({ currentTarget: { value } }) => choose(value ? JSON.parse(value) : {})}>
+    <option value="">${every}</option>
+    ${lines.map((line) => html`<option value=${JSON.stringify({ tenant: line.tenant, [by]: line[by] })}>
+      ${cutText(showUnseen(line[by]), MAX_NAME_CHARS)}${isOfOneTenant ? "" : ` (key ${nameOfTenant(line.tenant)})`}</option>`)}
+  </select>`;
 }
