@@ -236,6 +236,7 @@ def test_settings_named_in_passing_exist() -> None:
         "memory.retired",
         "memory.log_retired",
         "memory.put_aside",
+        "memory.unknown_header",
         "retention.clock_jumped",
     }
     assert found - events_of_log <= known

@@ -28,7 +28,7 @@ from om_proxy.edge.exchange import (
     read_hints,
     require_resource,
 )
-from om_proxy.edge.headers import ask_uncompressed
+from om_proxy.edge.headers import OWN_HEADER_PREFIX, ask_uncompressed
 from om_proxy.edge.replies.inline_comments import InlineComments
 from om_proxy.edge.replies.receipt import NO_MEMORY_RECEIPT, build_receipt
 from om_proxy.edge.rounds.recall_offers import RecallOffers, offer_additions
@@ -43,7 +43,7 @@ from om_proxy.engine.turns.turn import OpenedTurn, PreparedTurn, TakenForSideReq
 from om_proxy.observability.facts import Facts, RequestRefused, TurnEnded
 from om_proxy.settings.identity.callers import Caller, identify
 from om_proxy.settings.identity.client_names import name_client
-from om_proxy.settings.identity.identity_rules import EVENTS_HEADER
+from om_proxy.settings.identity.identity_rules import EVENTS_HEADER, find_unknown_header
 from om_proxy.settings.identity.keyed_hashes import hash_seed
 from om_proxy.wire.apis.api import TURN, Api, Request, Unreadable
 from om_proxy.wire.apis.registry import drop_texts
@@ -73,6 +73,7 @@ NEWEST_ONLY_OPEN_FACTOR = 3
 # Reading a request of this size takes a millisecond or more, so it waits for a slot on the event
 # loop.
 LARGE_BODY_BYTES = 1 << 18
+MAX_TOLD_HEADERS = 20  # unknown ones, per process: clients name headers as they like
 
 
 class TurnRoute:
@@ -107,6 +108,7 @@ class TurnRoute:
         self._splits = Splits()
         self._seed = hash_seed(secret)
         self._has_warned_of_no_observer = False
+        self._told_headers: set[tuple[str, str]] = set()  # unknown ones
 
     def hand_over(self, successor: TurnRoute, clock_step_s: float) -> None:
         """Give the turns whose memory was not read to the route of a store that was opened:
@@ -238,6 +240,8 @@ class TurnRoute:
         memory."""
         try:
             exchange.reason = find_off_reason(exchange, config)
+            if exchange.reason is Reason.NO_THREAD:
+                self._tell_unknown_header(exchange)
             if exchange.reason or exchange.request is None:
                 return
             context = build_memory_context(exchange, config)
@@ -276,6 +280,17 @@ class TurnRoute:
             self._tell_no_observer(exchange)
         if exchange.reason is Reason.WRITE_ONLY:
             exchange.reason = exchange.kind.reason or exchange.reason
+
+    def _tell_unknown_header(self, exchange: Exchange) -> None:
+        """Say once in the log that a header means nothing: a misspelt one names no thread."""
+        headers = exchange.scope["headers"]
+        if OWN_HEADER_PREFIX not in b" ".join(dict(headers)):
+            return
+        found = find_unknown_header(headers, exchange.rules)
+        if found and found not in self._told_headers and len(self._told_headers) < MAX_TOLD_HEADERS:
+            self._told_headers.add(found)
+            header, meant = found
+            logger.warning("memory.unknown_header", header=header, meant=meant or None)
 
     def _tell_no_observer(self, exchange: Exchange) -> None:
         """Say in the receipt, and once in the log, that no notes are made for this credential."""

@@ -54,6 +54,10 @@ FORWARDING_HEADERS: Mapping[str, Literal["address", "host", "both", "neither"]] 
 # of every other such header, which names neither: `x-forwarded-proto`, `x-forwarded-port`, …
 FORWARDING_BEGINNING = "x-forwarded-"
 _FORWARDING_BEGINNING = FORWARDING_BEGINNING.encode()
+# taken where the configuration asks for them, or elsewhere
+_FURTHER_HEADERS = (EVENTS_HEADER, SCOPE_HEADER, TOKEN_HEADER, *GATEWAY_KEY_HEADERS)
+_MAX_SHOWN_HEADER_CHARS = 60
+_MIN_LIKENESS = 0.75  # share of common characters; all these names have their first five in common
 # by which a request shows whether it comes from a page of another site
 PAGE_HEADERS = ("host", "origin", SITE_HEADER)
 
@@ -120,3 +124,19 @@ class IdentityRules:
         if self.keys:
             names += GATEWAY_KEY_HEADERS
         return names
+
+
+def find_unknown_header(headers: Headers, rules: IdentityRules) -> tuple[str, str] | None:
+    """Return the first header whose name begins as this proxy's do and is none of them, and the one
+    that may be meant, or ""."""
+    import difflib  # noqa: PLC0415 - 6 ms, needed for a fault only
+
+    known = {name.decode("latin-1") for name in rules.identity_headers}.union(_FURTHER_HEADERS)
+    for raw_name, _ in headers:
+        name = raw_name.decode("ascii", "backslashreplace")
+        if name.startswith("x-om-") and name not in known:
+            shown = name[:_MAX_SHOWN_HEADER_CHARS]
+            return shown, "".join(
+                difflib.get_close_matches(shown, known, n=1, cutoff=_MIN_LIKENESS)
+            )
+    return None
