@@ -108,7 +108,7 @@ class TurnRoute:
         self._splits = Splits()
         self._seed = hash_seed(secret)
         self._has_warned_of_no_observer = False
-        self._told_headers: set[tuple[str, str]] = set()  # unknown ones
+        self._told_headers: set[str] = set()  # unknown ones
 
     def hand_over(self, successor: TurnRoute, clock_step_s: float) -> None:
         """Give the turns whose memory was not read to the route of a store that was opened:
@@ -283,13 +283,12 @@ class TurnRoute:
 
     def _tell_unknown_header(self, exchange: Exchange) -> None:
         """Say once in the log that a header means nothing: a misspelt one names no thread."""
-        headers = exchange.scope["headers"]
-        if OWN_HEADER_PREFIX not in b" ".join(dict(headers)):
+        headers, told = exchange.scope["headers"], self._told_headers
+        if OWN_HEADER_PREFIX not in b" ".join(dict(headers)) or len(told) >= MAX_TOLD_HEADERS:
             return
-        found = find_unknown_header(headers, exchange.rules)
-        if found and found not in self._told_headers and len(self._told_headers) < MAX_TOLD_HEADERS:
-            self._told_headers.add(found)
+        if found := find_unknown_header(headers, exchange.rules, told):
             header, meant = found
+            told.add(header)
             logger.warning("memory.unknown_header", header=header, meant=meant or None)
 
     def _tell_no_observer(self, exchange: Exchange) -> None:

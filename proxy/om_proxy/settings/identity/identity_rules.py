@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -126,17 +126,16 @@ class IdentityRules:
         return names
 
 
-def find_unknown_header(headers: Headers, rules: IdentityRules) -> tuple[str, str] | None:
-    """Return the first header whose name begins as this proxy's do and is none of them, and the one
-    that may be meant, or ""."""
-    import difflib  # noqa: PLC0415 - 6 ms, needed for a fault only
-
+def find_unknown_header(
+    headers: Headers, rules: IdentityRules, told: Container[str]
+) -> tuple[str, str] | None:
+    """Return the first header whose name begins as this proxy's do, and is none of them and not in
+    `told`, in ASCII; and the one that may be meant, or ""."""
     known = {name.decode("latin-1") for name in rules.identity_headers}.union(_FURTHER_HEADERS)
     for raw_name, _ in headers:
-        name = raw_name.decode("ascii", "backslashreplace")
-        if name.startswith("x-om-") and name not in known:
-            shown = name[:_MAX_SHOWN_HEADER_CHARS]
-            return shown, "".join(
-                difflib.get_close_matches(shown, known, n=1, cutoff=_MIN_LIKENESS)
-            )
+        name = raw_name.decode("ascii", "backslashreplace")[:_MAX_SHOWN_HEADER_CHARS]
+        if name.startswith("x-om-") and name not in known and name not in told:
+            import difflib  # noqa: PLC0415 - 6 ms, needed for a fault only
+
+            return name, "".join(difflib.get_close_matches(name, known, n=1, cutoff=_MIN_LIKENESS))
     return None
