@@ -15,7 +15,7 @@ from starlette.types import Send
 
 from om_proxy.common.errors import raise_site
 from om_proxy.common.off_loop import MANY_BYTES, run_off_loop
-from om_proxy.common.reasons import Reason
+from om_proxy.common.reasons import Reason, Status
 from om_proxy.common.running_time import wait_running_time
 from om_proxy.edge.exchange import Delivery, Exchange, read_hints
 from om_proxy.edge.passthrough import CLIENT_LEFT
@@ -27,6 +27,7 @@ from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.shadow import ShadowPrompt, find_ready
 from om_proxy.engine.turns.turn import MissedTurn, PreparedTurn
+from om_proxy.memory.ledger import UNTIMED, TurnService
 from om_proxy.memory.model import Key
 from om_proxy.memory.rounds import keep_rounds
 from om_proxy.observability.facts import Facts, Uncommitted
@@ -95,7 +96,9 @@ class TurnClosing:
             is_settled = True
             try:
                 if turn is not None:
-                    delivery.reply_seq = self._engine.close_repeated(turn, reply)
+                    delivery.reply_seq = self._engine.close_repeated(
+                        turn, reply, read_service(exchange)
+                    )
                 if delivery.reply_seq:
                     reader.release()
                     return
@@ -215,6 +218,7 @@ class TurnClosing:
                 exchange.shadow,
                 exchange.recall,
                 exchange.caller.key,
+                read_service(exchange),
                 is_end_unseen=is_end_unseen,
                 ended_at=ended_at,
             )
@@ -254,6 +258,7 @@ class TurnClosing:
         shadow_task: asyncio.Task[ShadowPrompt | None] | None = None,
         recall: RecallRecord | None = None,
         key: Key | None = None,
+        service: TurnService = UNTIMED,
         *,
         is_end_unseen: bool,
         ended_at: float,
@@ -276,6 +281,7 @@ class TurnClosing:
                     shadow,
                     later_rounds,
                     tool,
+                    service,
                 )
                 if shadow is None and shadow_task is not None and reply is not None:
                     add_late = partial(self._add_late_shadow, turn, reply, accounted)
@@ -312,7 +318,15 @@ class TurnClosing:
         if key is not None and request is not None and reply is not None:
             account = self._engine.accountant.account_passed
             self._facts.try_extra(
-                "ledger", key, None, account, key, request.model, len(exchange.body), reply
+                "ledger",
+                key,
+                None,
+                account,
+                key,
+                request.model,
+                len(exchange.body),
+                reply,
+                read_service(exchange),
             )
 
     def _record_delivery(self, turn: PreparedTurn, delivery: Delivery) -> None:
@@ -330,6 +344,12 @@ def is_counted_only(exchange: Exchange, status: int) -> bool:
         and 200 <= status < 300
         and exchange.reason not in SWITCHED_OFF_REASONS
     )
+
+
+def read_service(exchange: Exchange) -> TurnService:
+    """Return how a turn whose answer has come was served."""
+    overhead_us = round(exchange.overhead_ms * 1_000)
+    return TurnService(overhead_us, exchange.status is Status.DEGRADED)
 
 
 def take_rounds(exchange: Exchange, recall: RecallRecord, reply: Reply) -> Reply:

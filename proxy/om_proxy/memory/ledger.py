@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -62,6 +62,8 @@ class Account(Struct, frozen=True, array_like=True, gc=False):
     shadow_sent: Sum = 0  # tokens of the prompts that were built for them
     shadow_baseline_cost: Sum = 0  # their cost
     shadow_cost: Sum = 0  # what the prompts that were built would have cost
+    overhead_us: Sum = 0  # what om-proxy added to turns, before the first byte of their answers
+    degraded: Sum = 0  # turns that memory failed in
 
     @property
     def is_priced(self) -> bool:
@@ -90,10 +92,26 @@ class Account(Struct, frozen=True, array_like=True, gc=False):
             self.shadow_sent + other.shadow_sent,
             self.shadow_baseline_cost + other.shadow_baseline_cost,
             self.shadow_cost + other.shadow_cost,
+            self.overhead_us + other.overhead_us,
+            self.degraded + other.degraded,
         )
 
 
 EMPTY_ACCOUNT = Account()
+
+
+class TurnService(NamedTuple):
+    """How a turn was served."""
+
+    overhead_us: int = 0  # as in `Account`
+    is_degraded: bool = False  # memory failed in it
+
+    def enter(self, account: Account) -> Account:
+        """Return the turn's account with this."""
+        return replace(account, overhead_us=self.overhead_us, degraded=int(self.is_degraded))
+
+
+UNTIMED = TurnService()
 
 
 class PromptMark(Struct, frozen=True, array_like=True):

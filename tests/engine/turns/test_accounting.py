@@ -12,7 +12,7 @@ from om_proxy.common.errors import StorageError
 from om_proxy.engine.turns import accounting
 from om_proxy.engine.turns.accounting import UnstoredEntries
 from om_proxy.engine.turns.turn import PreparedTurn
-from om_proxy.memory.ledger import Account, TurnEntry
+from om_proxy.memory.ledger import Account, TurnEntry, TurnService
 from om_proxy.memory.token_prices import Tokens, Usage
 from om_proxy.observability.facts import ExtraFailed, Fact, TurnPriced
 from om_proxy.wire.apis.api import Reply
@@ -49,6 +49,27 @@ async def test_a_turn_is_stored_with_what_it_cost() -> None:
         assert (fact.key, fact.model, fact.account) == (KEY, "actor", ledger.full)
         assert ledger.mark
         assert ledger.mark.whole == ledger.mark.sent > 0
+
+
+async def test_a_turn_is_counted_with_how_it_was_served() -> None:
+    """The thread and those who listen get the same, also of a retry that stores nothing and of a
+    request that memory had no part in."""
+    async with open_turns() as t:
+        priced = listen(t)
+        reply = replace(make_reply("b"), usage=USAGE)
+        accountant, served = t.engine.accountant, TurnService(1_500, is_degraded=True)
+        turn = await t.open([user("a")])
+        accounted = await accountant.account(turn, reply, service=TurnService(900))
+        await t.engine.close_turn(turn, reply, accounted, accepted=True)
+        account = (await t.parts.memory()).ledger.full
+        assert (account.overhead_us, account.degraded) == (900, 0)
+        assert t.engine.close_repeated(await t.open([user("a")]), reply, served)
+        accountant.account_passed(KEY, "actor", 400, reply, served)
+        assert [(f.account.overhead_us, f.account.degraded) for f in priced] == [
+            (900, 0),
+            (1_500, 1),
+            (1_500, 1),
+        ]
 
 
 async def test_without_usage_the_reply_is_counted_once() -> None:

@@ -13,14 +13,18 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.common.errors import ProgramTooOld, StorageError
+from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Memory
 from om_proxy.storage.shared.migrate import Migration, list_migrations
 from om_proxy.storage.sqlite import claiming, schema
 from om_proxy.storage.sqlite.schema import require_own_database
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerLine, LedgerQuery
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 NEXT_NUMBER = list_migrations("sqlite")[-1].number + 1
+# as releases before the fourth migration write one
+INSERT_OLDER_LINE = "INSERT INTO ledger VALUES (?,?,?,?,?,?, ?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
 
 
 def list_names(folder: Path) -> list[str]:
@@ -95,6 +99,28 @@ async def test_the_next_release_adds_its_step(
     await store.check_schema()
     assert await store.load(KEY) == memory
     await store.commit(memory, replace(memory, turns=2))
+    await store.close()
+
+
+async def test_older_lines_of_the_ledger_have_the_newer_sums(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are 0, and are added to from then on."""
+    file = tmp_path / "om.db"
+    with monkeypatch.context() as before:
+        older = tuple(step for step in list_migrations("sqlite") if step.number < 4)
+        before.setattr(schema, "list_migrations", lambda _: older)
+        await (await SqliteStore.open(file)).close()
+    sums = range(1, len(Account.__struct_fields__) - 1)
+    with contextlib.closing(sqlite3.connect(file)) as db, db:
+        db.execute(INSERT_OLDER_LINE, ("t", 1, "", "m", "actor", "full", *sums))
+    store = await SqliteStore.open(file)
+    (found,) = await store.sum_ledger(LedgerQuery("t", "day"))
+    assert found.account == Account(*sums)
+    later = {LedgerLine("t", "", 1, "m", "actor", "full"): Account(overhead_us=5, degraded=1)}
+    await store.add_to_ledger(LedgerBatch("w", 1, later))
+    (found,) = await store.sum_ledger(LedgerQuery("t", "day"))
+    assert found.account == Account(*sums, 5, 1)
     await store.close()
 
 

@@ -14,11 +14,13 @@ from om_proxy.engine.turns.prompt.shadow import ShadowPrompt
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.ledger import (
     EMPTY_LEDGER,
+    UNTIMED,
     Account,
     MemoryCosts,
     ThreadLedger,
     TurnEntry,
     TurnPrompt,
+    TurnService,
     add_memory_calls,
     add_turn,
     assess_memory_call,
@@ -61,6 +63,7 @@ class Accountant:
         shadow: ShadowPrompt | None = None,
         later_rounds: Sequence[Usage | None] = (),
         tool: str | None = None,
+        service: TurnService = UNTIMED,
     ) -> AccountedTurn:
         """Account for the turn. `reply`: as far as it came; its usage is the first round's.
         `shadow`: the prompt that was built beside it, if it is ready. `later_rounds`: the usage of
@@ -68,17 +71,27 @@ class Accountant:
         if reply is None or (reply.error and reply.usage is None):
             return NOTHING_ACCOUNTED
         if reply.usage is not None:
-            return AccountedTurn(self._enter(turn, reply, 0, shadow, later_rounds, tool))
+            entry = self._enter(turn, reply, 0, shadow, later_rounds, tool, service)
+            return AccountedTurn(entry)
         reply_tokens = await self._count_tokens(turn, reply)
-        entry = self._enter(turn, reply, reply_tokens, shadow, later_rounds, tool)
+        entry = self._enter(turn, reply, reply_tokens, shadow, later_rounds, tool, service)
         return AccountedTurn(entry, reply_tokens)
 
-    def account_repeated(self, turn: PreparedTurn, reply: Reply) -> TurnEntry | None:
+    def account_repeated(
+        self, turn: PreparedTurn, reply: Reply, service: TurnService = UNTIMED
+    ) -> TurnEntry | None:
         """Account for a retry that got the stored reply, the newest message of its thread."""
         stored = turn.opened.reconciled.memory.tail[-1]
-        return self._enter(turn, reply, stored.tokens)
+        return self._enter(turn, reply, stored.tokens, service=service)
 
-    def account_passed(self, key: Key, model: str | None, body_bytes: int, reply: Reply) -> None:
+    def account_passed(
+        self,
+        key: Key,
+        model: str | None,
+        body_bytes: int,
+        reply: Reply,
+        service: TurnService = UNTIMED,
+    ) -> None:
         """Account for a request of a thread that went upstream without memory."""
         if reply.error and reply.usage is None:
             return
@@ -92,7 +105,7 @@ class Accountant:
         account = assess_unmarked_call(
             tokens, find_token_prices(model or ""), is_estimated=reply.usage is None
         )
-        self.facts.emit(TurnPriced(key, model, "full", account))
+        self.facts.emit(TurnPriced(key, model, "full", service.enter(account)))
 
     def account_shadow(
         self, turn: PreparedTurn, reply: Reply, accounted: AccountedTurn, shadow: ShadowPrompt
@@ -115,17 +128,17 @@ class Accountant:
         shadow: ShadowPrompt | None = None,
         later_rounds: Sequence[Usage | None] = (),
         tool: str | None = None,
+        service: TurnService = UNTIMED,
     ) -> TurnEntry | None:
         last_usage = later_rounds[-1] if later_rounds else None
         entry = self._assess(turn, reply, reply_tokens, shadow, tool, last_usage)
         if entry is not None:
             opened = turn.opened
+            account = service.enter(entry.account)
             if later_rounds:
-                account = _add_rounds(entry.account, opened.request.model, later_rounds)
-                entry = replace(entry, account=account)
-            self.facts.emit(
-                TurnPriced(opened.key, opened.request.model, entry.history, entry.account)
-            )
+                account = _add_rounds(account, opened.request.model, later_rounds)
+            entry = replace(entry, account=account)
+            self.facts.emit(TurnPriced(opened.key, opened.request.model, entry.history, account))
         return entry
 
     def _assess(

@@ -41,6 +41,7 @@ from om_proxy.engine.turns.turn import (
     PreparedTurn,
     TakenForSideRequest,
 )
+from om_proxy.memory.ledger import UNTIMED, TurnService
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.lifecycle.retention import is_near_expiry
 from om_proxy.memory.model import Item, Key, Memory, resource_key
@@ -397,7 +398,9 @@ class Engine:
         entry = self.accountant.account_shadow(turn, reply, accounted, shadow)
         self.committer.add_unstored(turn.opened, entry)
 
-    def close_repeated(self, turn: PreparedTurn, reply: Reply) -> int:
+    def close_repeated(
+        self, turn: PreparedTurn, reply: Reply, service: TurnService = UNTIMED
+    ) -> int:
         """Close the turn if this very reply is stored already: a retry that got the stored reply
         needs no commit. Return the seq of the reply, or 0 if the turn is not closed."""
         facts, key = self._memories.facts, turn.opened.key
@@ -405,7 +408,7 @@ class Engine:
         reply_seq = facts.try_extra("repeat", key, 0, find, turn.opened, reply)
         if reply_seq:
             account = self.accountant.account_repeated
-            entry = facts.try_extra("ledger", key, None, account, turn, reply)
+            entry = facts.try_extra("ledger", key, None, account, turn, reply, service)
             self.committer.add_unstored(turn.opened, entry)
         return reply_seq
 

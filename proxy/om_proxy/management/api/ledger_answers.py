@@ -74,6 +74,18 @@ class LedgerFigures(Struct, frozen=True, kw_only=True):
     baseline_tokens: TokenSums
     memory_tokens: TokenSums
     shadow: ShadowFigures | None
+    overhead_us: Annotated[
+        int,
+        Meta(
+            description=(
+                "Microseconds that the proxy added to these turns, before the first byte of their "
+                "answers; 0 of turns of older versions."
+            )
+        ),
+    ]
+    degraded: Annotated[
+        int, Meta(description="Turns that memory failed in, with status `degraded`.")
+    ]
 
 
 def describe_thread_ledger(*ledgers: ThreadLedger) -> LedgerFigures:
@@ -122,6 +134,8 @@ def _describe(
         ),
         memory_tokens=_describe_tokens(memory),
         shadow=_describe_shadow(turns) if turns.shadow_calls else None,
+        overhead_us=turns.overhead_us,
+        degraded=turns.degraded,
     )
 
 

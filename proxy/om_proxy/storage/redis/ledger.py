@@ -94,7 +94,12 @@ async def _read_lines(
         found = await session.call_many([("HGETALL", name) for name in names])
         for owner, lines in zip(owners, found, strict=True):
             for line, sums in zip(lines[::2], lines[1::2], strict=True):
-                yield _decode_line(*owner, line), Account(*map(int, sums.split()))
+                yield _decode_line(*owner, line), _decode_sums(sums)
+
+
+def _decode_sums(data: bytes) -> Account:
+    """Return the sums of a line, which an older program wrote with fewer, or a newer with more."""
+    return Account(*map(int, data.split()[: len(Account.__struct_fields__)]))
 
 
 def _decode_line(tenant: str, resource: str, data: bytes) -> LedgerLine:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from msgspec.structs import asdict
 
+from om_proxy.engine.turns.engine import Engine
 from om_proxy.memory.ledger import Account
 from om_proxy.storage.values.ledger_lines import LedgerSum
 from tests.e2e.running import Running, run_with_scripted_models
@@ -65,6 +66,27 @@ async def test_what_a_thread_has_cost(run: Running) -> None:
         # threads keep their own sums, each as of its newest stored turn
         as_of = None if by == "thread" else run.clock.now
         assert (answer["cursor"], answer["as_of"]) == (None, as_of)
+
+
+async def test_how_turns_were_served(run: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the proxy added to them, as their receipts say, and how many memory failed in."""
+
+    async def fail(*_: object) -> None:
+        raise OSError("the memory is gone")
+
+    chat, added_ms = run.chat("crates"), 0.0
+    body = {"model": ACTOR, "messages": [{"role": "user", "content": "hello"}]}
+    for turn in range(3):
+        if turn == 2:
+            monkeypatch.setattr(Engine, "open_turn", fail)
+        url = f"{run.base}/v1/chat/completions"
+        answer = await run.http.post(url, json=body, headers=chat.headers)
+        assert (answer.headers["x-om-status"] == "degraded") == (turn == 2)
+        added_ms += float(answer.headers["x-om-overhead-ms"])
+    await run.app.background.wait_idle()
+    (day,) = (await get(run, "/stats"))["items"]
+    assert (day["ledger"]["turns"], day["ledger"]["degraded"]) == (3, 1)
+    assert day["ledger"]["overhead_us"] == pytest.approx(added_ms * 1_000, abs=30)
 
 
 async def test_a_saving_without_a_price_is_not_zero(run: Running) -> None:

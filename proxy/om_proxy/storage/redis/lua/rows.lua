@@ -287,13 +287,14 @@ end
 
 -- ── ledger ──
 
--- Add sums to a line: integers with spaces between them.
+-- Add sums to a line: integers with spaces between them. An older program knows fewer of them.
 local function add_line(tenant, resource, line, sums)
     local key = name_key(tenant, resource, 'ledger', '')
     local stored = redis.call('HGET', key, line)
     if stored then
         local before, total = string.gmatch(stored, '%S+'), {}
-        for sum in string.gmatch(sums, '%S+') do total[#total + 1] = whole(tonumber(before()) + tonumber(sum)) end
+        for sum in string.gmatch(sums, '%S+') do total[#total + 1] = whole(tonumber(before() or 0) + tonumber(sum)) end
+        for sum in before do total[#total + 1] = sum end
         sums = table.concat(total, ' ')
     end
     redis.call('HSET', key, line, sums)
