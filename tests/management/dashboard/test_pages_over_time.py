@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, expect
 
+from om_proxy.engine.turns.engine import Engine
 from tests.e2e.running import Running
 from tests.management.dashboard.boat_threads import BOAT_THREAD_PLACE, talk_of_piers
 from tests.management.dashboard.browser import NARROW, open_page
@@ -37,7 +38,14 @@ async def test_the_days_are_chosen(run: Running, browser: Browser) -> None:
         await page.get_by_label("Last day").fill("2023-11-14")
         await expect(page.get_by_role("heading", name="No turns in this time")).to_be_visible()
         await page.get_by_role("button", name="All", exact=True).click()
-        for measure in ("Compression", "Prompt cache", "Requests", "Prompt tokens"):
+        for measure in (
+            "Compression",
+            "Prompt cache",
+            "Latency added",
+            "Failures",
+            "Requests",
+            "Prompt tokens",
+        ):
             await page.get_by_role("button", name=measure).click()
             chart = page.get_by_role("region", name=f"{measure} by day")
             await expect(chart.locator("rect").first).to_be_attached()
@@ -76,6 +84,43 @@ async def test_the_chart_is_of_one_resource_or_model(run: Running, browser: Brow
         await expect(page.locator(".tile").first).to_contain_text("33")
         await watched.check_accessible()
         await watched.check_quiet()
+
+
+async def test_latency_and_failures_by_day(
+    run: Running, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was added to a turn, as the receipts say, and the turns that memory failed in."""
+
+    async def fail(*_: object) -> None:
+        raise OSError("the memory is gone")
+
+    await talk(run, turns=3)
+    run.clock.now += 86_400
+    monkeypatch.setattr(Engine, "open_turn", fail)
+    await talk(run, turns=2)
+    (first, second) = await read_figures(run, "by=day")
+    async with open_page(browser, run.base) as watched:
+        page = watched.page
+        await watched.open("#/overview")
+        await page.get_by_role("button", name="Failures").click()
+        await page.get_by_text("Show as a table").click()
+        for measure, cells in (
+            ("Failures", (["3", "0", "0%"], ["2", "2", "100%"])),
+            ("Latency added", [[f"{f['turns']}", show_latency(f)] for f in (first, second)]),
+        ):
+            await page.get_by_role("button", name=measure).click()
+            chart = page.get_by_role("region", name=f"{measure} by day")
+            for row, expected in zip(
+                await chart.get_by_role("row").all(), [[], *cells], strict=True
+            ):
+                await expect(row.get_by_role("cell")).to_have_text(expected)
+        await watched.check_accessible()
+        await watched.check_quiet()
+
+
+def show_latency(figures: dict[str, Any]) -> str:
+    added = figures["overhead_us"] / figures["turns"] / 1_000
+    return f"{added:.1f}".removesuffix(".0") + " ms"
 
 
 async def read_figures(run: Running, query: str) -> list[dict[str, Any]]:

@@ -20,6 +20,7 @@ export const formatCount = (number) => COUNT.format(number);
 export const formatShort = (number) => SHORT_COUNT.format(number < 1_000 ? Math.round(number) : number);
 export const formatShare = (share) => SHARE.format(share).replace("-", "−");
 export const formatRatio = (ratio) => `${RATIO.format(ratio)}×`;
+export const formatMillis = (millis) => `${RATIO.format(millis)} ms`;
 export const formatSigned = (number) => COUNT.format(number).replace("-", "−");
 export const formatClock = (at) => CLOCK.format(at * 1000);
 export const formatDay = (at) => DAY.format(at * 1000);

@@ -1,7 +1,6 @@
-// The ledger's figures by day: what they cost, their tokens, the prompt cache, and requests; of all
-// resources and models, or of one.
+// The ledger's figures by day, of all resources and models, or of one.
 import { useAnswer } from "../data.js";
-import { cutText, formatCount, formatMoney, formatRatio, formatShare, formatSigned, nameOfTenant, showUnseen } from "../format.js";
+import { cutText, formatCount, formatMillis, formatMoney, formatRatio, formatShare, formatSigned, nameOfTenant, showUnseen } from "../format.js";
 import { dayStart, hasCosts, promptTokens, selectDays } from "../ledger.js";
 import { Stale } from "./basics.js";
 import { DayChart } from "./chart.js";
@@ -56,6 +55,25 @@ const MEASURES = {
       const sent = promptTokens(tokens);
       const share = sent > 0 ? tokens.cached / sent : 0;
       return { parts: [tokens.cached, sent - tokens.cached], values: [formatCount(sent), formatCount(tokens.cached), formatShare(share)] };
+    },
+  },
+  latency: {
+    name: "Latency added",
+    series: [{ name: "Added by om-proxy, a turn", kind: "rules" }],
+    columns: ["Turns", "Added, a turn"],
+    formatTick: formatMillis,
+    read({ turns, overhead_us }) {
+      const added = turns > 0 ? overhead_us / turns / 1_000 : 0;
+      return { parts: [added], values: [formatCount(turns), added > 0 ? formatMillis(added) : "–"] };
+    },
+  },
+  failures: {
+    name: "Failures",
+    series: [{ name: "Turns that memory failed in", kind: "failed" }],
+    columns: ["Turns", "Memory failed in", "Share"],
+    read({ turns, degraded }) {
+      const share = turns > 0 ? degraded / turns : 0;
+      return { parts: [degraded], values: [formatCount(turns), formatCount(degraded), formatShare(share)] };
     },
   },
   requests: {
