@@ -64,6 +64,7 @@ class DayLedger:
         return (
             query.tenant in (None, line.tenant)
             and query.resource in (None, line.resource)
+            and query.model in (None, line.model)
             and (query.first_day is None or line.day >= query.first_day)
             and (query.last_day is None or line.day <= query.last_day)
         )
