@@ -42,7 +42,8 @@ function Bars({ days, series, width, formatTick, point }) {
   const [first, last] = [days[0].at, days[days.length - 1].at];
   const room = (width - SCALE_PX) / ((last - first) / DAY_S + 1); // of one day
   const bar = Math.max(2, Math.min(MAX_BAR_PX, room * 0.6));
-  const ticks = listTicks(Math.max(...days.map(({ parts }) => sum(parts))));
+  const leastStep = formatTick === formatShort ? 1 : 0; // a count has no halves
+  const ticks = listTicks(Math.max(...days.map(({ parts }) => sum(parts))), leastStep);
   const ground = HEIGHT_PX - FOOT_PX;
   const placeOf = (at) => SCALE_PX + ((at - first) / DAY_S + 0.5) * room;
   const heightOf = (value) => (value / ticks[ticks.length - 1]) * (ground - 12);
@@ -63,8 +64,8 @@ function Bars({ days, series, width, formatTick, point }) {
 }
 
 // Return round numbers from 0 to at least `top`.
-function listTicks(top) {
-  const least = (top || 1) / MAX_LINES;
+function listTicks(top, leastStep) {
+  const least = Math.max((top || 1) / MAX_LINES, leastStep);
   const unit = 10 ** Math.floor(Math.log10(least));
   const step = [1, 2, 5, 10].map((factor) => factor * unit).find((size) => size >= least);
   return Array.from({ length: Math.ceil((top || 1) / step) + 1 }, (_, index) => index * step);
