@@ -91,7 +91,11 @@ def test_a_fault_of_the_body_is_named(body_type: type, body: bytes, param: str |
         ),
         (StatsQuery, b"to=soon", "in unix seconds."),
         (StatsQuery, b"limit=0", "limit takes a whole number from 1 to 1 000."),
-        (StatsQuery, b"since=1", "has no since; it takes by, cursor, from, limit, tenant, to"),
+        (
+            StatsQuery,
+            b"since=1",
+            "has no since; it takes by, cursor, from, limit, model, resource, tenant, to",
+        ),
         (ThreadListQuery, b"state=nix", "state takes one of active, failing, observed, parked."),
     ],
 )
