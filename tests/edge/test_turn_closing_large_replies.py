@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from om_proxy.common.errors import StorageError
+from om_proxy.common.reasons import Status
 from om_proxy.edge.exchange import Delivery
 from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
@@ -83,6 +84,8 @@ def closing(turns: TurnClosing, name: str, reply: Reply) -> asyncio.Task[None]:
         missed_at=None,
         shadow=None,
         delivery=Delivery(),
+        overhead_ms=0.4,
+        status=Status.RAW,
     )
     return turns.start(cast(Any, exchange), reply, 200)
 
