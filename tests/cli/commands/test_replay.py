@@ -65,7 +65,7 @@ def test_it_runs_without_a_network_and_shows_no_text(tmp_path: Path) -> None:
         before = ("unshare", "-rn", "sh", "-c", 'ip link set lo up; exec "$@"', "sh")
     done = run_replay(str(path), cwd=tmp_path, before=before)
     assert done.returncode == 0, done.stderr
-    assert "My \\u001b[31mtitle · 3 calls · gpt-4o · perfect cache" in done.stdout
+    assert "My \\u001b[31mtitle · 3 calls · gpt-5.4 · perfect cache" in done.stdout
     assert "memory, auto (gpt-5-mini)" in done.stdout
     assert not [canary for canary in CANARIES if canary in done.stdout + done.stderr]
     assert [file.name for file in tmp_path.iterdir()] == ["history.jsonl"]
