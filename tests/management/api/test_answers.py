@@ -48,7 +48,7 @@ from om_proxy.wire.server.protocol import DISCONNECT_EXTENSION
 TEXT_FREE_FIELDS = {
     *("tenant", "resource", "thread", "label", "resource_label", "about"),  # names
     *("scope", "kind", "role", "model", "why", "status", "reason", "case", "state"),
-    *("database", "log", "backups", "cursor", "day"),
+    *("database", "log", "backups", "cursor", "day", "hint"),
     *("durable", "erases", "promises"),  # of the store
     *("settings", "name", "value", "origin", "words", "warnings", "program_version"),
     *("by", "cycleId"),
