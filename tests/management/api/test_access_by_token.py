@@ -75,6 +75,7 @@ async def test_a_token_opens_its_resource(run: Running) -> None:
         ("/export?resource=bob", 404),
         ("/resources", 403),
         ("/stats", 403),
+        ("/stats?resource=ada", 403),
         ("/events", 403),
     ):
         assert ((await get(run, path, sign())).status_code, path) == (status, path)

@@ -47,7 +47,10 @@ class StatsQuery(Query, frozen=True, kw_only=True):
     last_at: Annotated[
         float | None, Meta(description="Up to the day of this moment, in unix seconds.")
     ] = field(default=None, name="to")
-    resource: Annotated[str | None, Meta(description="Only what this resource has cost.")] = None
+    # not named `resource`, which would open the figures to a token for that resource (access.py)
+    only_resource: Annotated[str | None, Meta(description="Only what this resource has cost.")] = (
+        field(default=None, name="resource")
+    )
     model: Annotated[
         str | None, Meta(description="Only calls that asked for this model; not by thread.")
     ] = None
@@ -103,7 +106,7 @@ async def show_stats(services: AdminServices, call: AdminCall) -> StatsAnswer:
             last_day,
             parse_cursor(query.cursor, _name_list(call, query), GROUP_TYPES[query.by]),
             query.limit,
-            query.resource,
+            query.only_resource,
             query.model,
         )
     )
@@ -124,7 +127,7 @@ async def _show_threads(services: AdminServices, call: AdminCall, query: StatsQu
         if value is not None:
             raise BadRequest("threads keep one sum: leave out from, to and model", param=param)
     cursor = parse_cursor(query.cursor, _name_list(call, query), Key)
-    threads = await services.store.threads(call.tenant, query.resource, cursor, query.limit)
+    threads = await services.store.threads(call.tenant, query.only_resource, cursor, query.limit)
     lines = [
         StatsLine(
             tenant=info.key.tenant,
@@ -150,7 +153,7 @@ def _name_list(call: AdminCall, query: StatsQuery) -> tuple[object, ...]:
         query.by,
         query.first_at,
         query.last_at,
-        query.resource,
+        query.only_resource,
         query.model,
     )
 
