@@ -35,7 +35,7 @@ WITHOUT_IDLE = {"scope": "resource", "observation": {"buffer_on_idle": False}}
 MIN_REACH_WITHOUT_IDLE = 0.93
 MAX_SHORT_CHAT_RATIO = 1.02
 
-_MARK = re.compile(r"K\d{6}")
+_FACT_PATTERN = re.compile(r"K\d{6}")
 _HEADING = re.compile(r"^Date: (?:[A-Z][a-z]+day, )?([A-Z][a-z]+ \d+, \d{4})", re.MULTILINE)
 
 
@@ -49,7 +49,7 @@ class PlantedTurn:
     def facts(self) -> dict[str, str]:
         """The day of each fact, by its mark."""
         at = datetime.fromtimestamp(self.at, UTC)
-        return dict.fromkeys(_MARK.findall(self.text), f"{at:%b} {at.day}, {at.year}")
+        return dict.fromkeys(_FACT_PATTERN.findall(self.text), f"{at:%b} {at.day}, {at.year}")
 
 
 def plant_facts(seed: int) -> list[list[PlantedTurn]]:
@@ -94,7 +94,7 @@ class Played:
 
     @property
     def reach(self) -> float:
-        found = set(_MARK.findall(self.question))
+        found = set(_FACT_PATTERN.findall(self.question))
         return len(found & self.days.keys()) / len(self.days)
 
     @property
@@ -104,7 +104,7 @@ class Played:
         places = [(heading.start(), heading[1]) for heading in _HEADING.finditer(log)]
         return [
             (mark[0], [day for place, day in places if place < mark.start()][-1])
-            for mark in _MARK.finditer(log)
+            for mark in _FACT_PATTERN.finditer(log)
         ]
 
 
@@ -123,7 +123,7 @@ async def play_facts(memory: Mapping[str, Any], *, is_one_thread: bool) -> Playe
             return notes.reflect(text, count)
         for message in read_transcripts(text):
             day = message.day.partition(" (")[0]  # the weeks around it follow
-            played.observed += [(mark, day) for mark in _MARK.findall(message.text)]
+            played.observed += [(mark, day) for mark in _FACT_PATTERN.findall(message.text)]
         return notes.observe(text)
 
     said: dict[str, list[Mapping[str, Any]]] = {}

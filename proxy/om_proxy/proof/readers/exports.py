@@ -40,7 +40,7 @@ DAMAGE_ERRORS = (BadZipFile, EOFError, OSError, zlib.error)
 LINK_MODE = 0o120000  # of a symbolic link, in the upper half of a member's attributes
 EMPTY_CONVERSATIONS = "skipped: empty conversations"
 UNREADABLE_CONVERSATIONS = "unreadable conversations"
-_MARK = re.compile(rb'["{}\[\]]')
+_JSON_SIGN_PATTERN = re.compile(rb'["{}\[\]]')
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)  # of a string, to its quote
 
 
@@ -232,7 +232,7 @@ def _find_brackets(file: IO[bytes]) -> Iterator[tuple[bytes, int, bytes]]:
                 if in_string:
                     break
                 place += 1
-            mark = _MARK.search(piece, place)
+            mark = _JSON_SIGN_PATTERN.search(piece, place)
             place = mark.end() if mark else len(piece)
             in_string = mark is not None and mark[0] == b'"'
             if mark and not in_string:

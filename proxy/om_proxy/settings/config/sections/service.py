@@ -68,7 +68,7 @@ class ServerSettings(Section):
         return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "[::]": "[::1]"}.get(self.host, self.host)  # noqa: S104 - compared
 
     @model_validator(mode="after")
-    def _check_admin_token(self) -> Self:
+    def _check_host(self) -> Self:
         if "/" in self.host or self.host.count(":") == 1 or "]:" in self.host:
             raise_faults([("host", "must be a name or an address alone: server.port is its own")])
         if not self.is_loopback and self.admin_token is None:

@@ -36,7 +36,7 @@ _MARK_TEXT = (
     rb'"(?:cache_control|prompt_cache_breakpoint)"\s*+:\s*+'
     rb'(?:\{[^{}"]*+(?:"[^"\\]*+"[^{}"]*+)*+\}|null|true|false)'
 )
-_MARK = re.compile(rb",\s*+%(m)s|%(m)s\s*+,\s*+|%(m)s" % {b"m": _MARK_TEXT})
+_CACHE_MARK_PATTERN = re.compile(rb",\s*+%(m)s|%(m)s\s*+,\s*+|%(m)s" % {b"m": _MARK_TEXT})
 
 
 class _Environment(Struct, gc=False):
@@ -207,4 +207,4 @@ def drop_marks(raw: bytes) -> bytes:
     """Return the item without marks of what to cache, as if they had never been written. The tools
     that a search has loaded stay as they are: a property may have such a name."""
     has_mark = b"cache_control" in raw or b"prompt_cache_breakpoint" in raw
-    return _MARK.sub(b"", raw) if has_mark and b'"tools"' not in raw else raw
+    return _CACHE_MARK_PATTERN.sub(b"", raw) if has_mark and b'"tools"' not in raw else raw
