@@ -75,6 +75,9 @@ class Race:
         ] = {}  # canary → how many forgettings had begun when its turn began
         self.ended: dict[str, int] = {}  # and how many had ended
         self.whole: set[str] = set()  # canaries whose turn has closed with a whole reply
+        self.closing: list[str] = []  # canaries whose turn has begun to close, in that order
+        # canary → those of later requests that were closing when its turn had closed
+        self.overtaken_by: dict[str, set[str]] = {}
         self.forgettings = self.done = 0
         self.history: list[dict[str, str]] = []
 
@@ -82,6 +85,7 @@ class Race:
         self.number += 1
         canary = f"canary{self.number}"
         self.begun[canary], self.ended[canary] = self.forgettings, self.done
+        begun = set(self.begun)
         history = [*self.history[-8:], {"role": "user", "content": f"{canary} {WORDS}"}]
         request = CHAT.parse_request(orjson.dumps({"model": "actor", "messages": history}))
         turn = await self.engine.open_turn(
@@ -94,7 +98,10 @@ class Race:
         said = Reply(
             message=orjson.dumps(reply), complete=whole, finish_reason="stop" if whole else None
         )
+        self.closing.append(canary)
         await self.engine.close_turn(turn, said, accepted=True)
+        later = set(self.begun) - begun
+        self.overtaken_by[canary] = later.intersection(self.closing)
         self.whole |= {canary} if whole else set()
         if whole and self.begun[canary] == self.forgettings:
             self.history = [*history, reply]
@@ -117,10 +124,12 @@ class Race:
         """It began after the last forgetting had begun."""
         return self.begun[canary] == self.forgettings
 
-    def must_stay(self, canary: str) -> bool:
+    def must_stay(self, canary: str, found: set[str]) -> bool:
         """It began after the last one had ended, and had its reply; one that broke off leaves
-        nothing of a fork."""
-        return self.ended[canary] == self.forgettings and canary in self.whole
+        nothing of a fork. A turn may be missing if a later request went on from an earlier message
+        and was stored first: what that has taken back is not stored again."""
+        is_whole = self.ended[canary] == self.forgettings and canary in self.whole
+        return is_whole and not self.overtaken_by[canary] & found
 
 
 async def kept(p: Parts, key: Key) -> set[str]:
@@ -224,7 +233,7 @@ async def race_with_forgettings(
                 await p.background.wait_idle()
                 found = await kept(p, KEY)
                 assert {canary for canary in found if not race.may_stay(canary)} == set()
-                assert {canary for canary in race.begun if race.must_stay(canary)} <= found
+                assert {canary for canary in race.begun if race.must_stay(canary, found)} <= found
             forgotten = sum(entry["event"] == "memory.forgotten_meanwhile" for entry in logs)
         assert forgotten > 0  # there was something to hold back
         await race.forget(KEY)
