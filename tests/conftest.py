@@ -32,7 +32,7 @@ LONGEST_FILES = [
     Path(__file__).with_name("e2e") / "replicas" / "test_replicas.py",
 ]
 
-# as in observability/telemetry/logs.py, which the tests of stores do not import
+# as in observability/logs.py, which the tests of stores do not import
 LOGGED_LIBRARIES = ("uvicorn.error", "asyncio", "opentelemetry")
 
 TESTS_OF_STORES = Path(__file__).with_name("storage")

@@ -18,7 +18,7 @@ from om_proxy.agents.model_access.credentials import KEY_VARIABLES
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM, import_litellm
 from om_proxy.agents.model_access.llm import Image, Prompt, Target
 from om_proxy.common.errors import ModelError
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 
 PROMPT = Prompt(
     "CANARY-SYSTEM",

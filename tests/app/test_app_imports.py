@@ -35,7 +35,7 @@ UNUSED_BY_CHAT = (
     "om_proxy.management.steering",
     "om_proxy.management.thread_admin",
     "om_proxy.management.thread_reader",
-    "om_proxy.observability.tracing.spans",
+    "om_proxy.observability.spans",
     "om_proxy.storage.encryption.master_keys",
     "om_proxy.storage.postgres",
     "om_proxy.storage.redis",

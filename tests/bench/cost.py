@@ -32,7 +32,7 @@ from typing import Any
 from om_proxy.agents.models import Price, find_price
 from om_proxy.engine.policy import resolve_model
 from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 from om_proxy.proof.billing import (
     ANTHROPIC,
     OPENAI,

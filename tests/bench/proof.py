@@ -19,7 +19,7 @@ from pathlib import Path
 
 import orjson
 
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 from om_proxy.proof.conversation import Conversation
 from om_proxy.proof.readers.registry import read_history
 from om_proxy.proof.replay import RATES, Chosen, Result, compute_ratio, examine, replay

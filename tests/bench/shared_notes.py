@@ -28,7 +28,7 @@ import orjson
 
 from om_proxy.app.app import App, create_app
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 from om_proxy.settings.config import parse
 from om_proxy.testing import loopback
 from om_proxy.testing.loopback import Receive, Scope, Send, serve_on_loopback

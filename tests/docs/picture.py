@@ -17,7 +17,7 @@ from om_proxy.cli.demo.figures import DemoResult
 from om_proxy.cli.demo.play import play_story
 from om_proxy.cli.demo.story import load_story
 from om_proxy.cli.demo.table import LINES_AROUND_ROWS, Board, render_sums
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 
 PICTURE = Path(__file__).parents[2] / "docs" / "demo.svg"
 WIDTH_COLUMNS = 100

@@ -29,7 +29,7 @@ from starlette.types import Receive, Scope, Send
 from om_proxy.engine.event_feed.envelope import name_hook
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.route_table import ADMIN_ROUTES
-from om_proxy.observability.tracing import spans
+from om_proxy.observability import spans
 from om_proxy.testing import loopback
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.furnished import (

@@ -27,8 +27,8 @@ from om_proxy.common.errors import Unusable
 from om_proxy.memory.notes.observations import parse_observation
 from om_proxy.memory.prompt.context import ContextOptions, observation_block
 from om_proxy.memory.prompt.other_threads import render_other_threads
-from om_proxy.observability.telemetry.console import render_event
-from om_proxy.observability.telemetry.logs import BufferedLineWriter, render_json_line
+from om_proxy.observability.console import render_event
+from om_proxy.observability.logs import BufferedLineWriter, render_json_line
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, message_text
 from om_proxy.wire.apis.message_parts import summarize_message
 from tests.agents.messages import assistant, messages, result, user

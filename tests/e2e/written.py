@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import structlog
 
-from om_proxy.observability.telemetry.logs import BufferedLineWriter, render_json_line
+from om_proxy.observability.logs import BufferedLineWriter, render_json_line
 
 
 class LogLines:

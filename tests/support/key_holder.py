@@ -9,7 +9,7 @@ import sys
 
 from om_proxy.app.store_opening import open_store
 from om_proxy.memory.model import Key, Memory
-from om_proxy.observability.telemetry.logs import configure_log
+from om_proxy.observability.logs import configure_log
 from om_proxy.settings.config import StorageSettings
 from om_proxy.storage.base import Store
 from tests.storage.memory_builder import KEY, MemoryBuilder

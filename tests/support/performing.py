@@ -24,8 +24,8 @@ from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext, PolicyInForce
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.observability.fact_lines import FactLines
 from om_proxy.observability.facts import Facts
-from om_proxy.observability.telemetry.fact_lines import FactLines
 from om_proxy.settings.config import Settings, parse
 from om_proxy.storage.base import Store
 from om_proxy.storage.spooling.spooling_store import SpoolingStore

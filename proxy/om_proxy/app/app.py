@@ -21,7 +21,7 @@ from om_proxy.agents.model_access.direct import Direct
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
 from om_proxy.agents.model_access.llm import Routed
 from om_proxy.agents.models import TokenCounter
-from om_proxy.app.composition import create_background, create_message_vectors
+from om_proxy.app.composition import create_background, create_message_vectors, open_tracing
 from om_proxy.app.own_pages import (
     ABOUT_PAGE,
     ABOUT_WORKER,
@@ -59,12 +59,11 @@ from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.look_ups import LookUps
+from om_proxy.observability.fact_lines import LOGGED_FACTS, FactLines
 from om_proxy.observability.facts import Facts, Forgotten, MemoryCallEnded
 from om_proxy.observability.figures.figures import Figures, ProcessState
 from om_proxy.observability.ledger_writer import LedgerWriter
-from om_proxy.observability.telemetry.fact_lines import LOGGED_FACTS, FactLines
-from om_proxy.observability.telemetry.logs import get_thread_label, report_start_failure
-from om_proxy.observability.tracing import open_tracing
+from om_proxy.observability.logs import get_thread_label, report_start_failure
 from om_proxy.settings.config import Settings, WatchedSettings, WebhookSettings
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.reopening_store import ReopeningStore
@@ -82,7 +81,7 @@ from om_proxy.wire.upstream import AiohttpTransport, Upstream
 
 if TYPE_CHECKING:
     from om_proxy.app.management import Management
-    from om_proxy.observability.tracing.spans import Tracing
+    from om_proxy.observability.spans import Tracing
 
 logger = structlog.get_logger()
 

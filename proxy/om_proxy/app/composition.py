@@ -6,12 +6,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from om_proxy.agents.embedding import EmbeddingModel
 from om_proxy.agents.model_access.llm import LLM
 from om_proxy.agents.models import TokenCounter, find_abilities
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
+from om_proxy.common.errors import ConfigError
+from om_proxy.common.extras import render_install_command
 from om_proxy.engine.background.performers.work_guard import WorkGuard
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.background.worker import MemoryWorker
@@ -21,6 +24,9 @@ from om_proxy.engine.policy import PolicyInForce
 from om_proxy.engine.turns.committing import Committer
 from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.reconciling import Reconciler
+
+if TYPE_CHECKING:
+    from om_proxy.observability.spans import Tracing
 
 
 def create_background(
@@ -79,3 +85,18 @@ def create_committer(
         Deliveries(memories.store),
     )
     return Committer(memories, reconciler, token_counter, time.time)
+
+
+def open_tracing(is_on: bool) -> Tracing | None:
+    """Return the spans of this process (OpenTelemetry); None while `telemetry.otel` is off, and then
+    nothing of it is imported. Raise ConfigError if its packages are not installed."""
+    if not is_on:
+        return None
+    try:
+        from om_proxy.observability.spans import Tracing, create_provider  # noqa: PLC0415 - optional
+    except ImportError as exc:
+        raise ConfigError(
+            "telemetry.otel needs packages that are not installed: "
+            + render_install_command("otel")
+        ) from exc
+    return Tracing(create_provider())

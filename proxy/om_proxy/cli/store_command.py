@@ -39,7 +39,7 @@ from om_proxy.management.audit_log import AuditLog
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts
 from om_proxy.observability.ledger_writer import LedgerWriter
-from om_proxy.observability.telemetry.logs import configure_log
+from om_proxy.observability.logs import configure_log
 from om_proxy.settings.config import Settings, WatchedSettings, load
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store

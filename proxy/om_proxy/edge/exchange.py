@@ -95,7 +95,7 @@ class ChatSpan(Protocol):
 
 
 class ChatTracer(Protocol):
-    """Begins spans (observability/tracing/spans.py)."""
+    """Begins spans (observability/spans.py)."""
 
     def begin_chat(
         self, headers: Sequence[Header], model: str | None, key: Key | None, upstream: str

@@ -26,7 +26,7 @@ from om_proxy.edge.passthrough import RequestEnd
 from om_proxy.edge.replies.receipt import build_base_receipt
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts, UnreachedTurnEnded
-from om_proxy.observability.telemetry.logs import WarningLimit, get_thread_label
+from om_proxy.observability.logs import WarningLimit, get_thread_label
 from om_proxy.settings.identity.callers import Caller, identify_off_route
 from om_proxy.settings.identity.client_names import name_client
 from om_proxy.wire.server.headers import Header

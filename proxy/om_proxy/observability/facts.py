@@ -1,7 +1,7 @@
 """Record what happened to turns and memories, as values.
 
 A fact is emitted once, where it happens. app/app.py attaches the subscribers:
-observability/telemetry/fact_lines.py writes each fact as a line of the log. A subscriber runs on
+observability/fact_lines.py writes each fact as a line of the log. A subscriber runs on
 the request's path, inside `emit`: it must be quick. One that raises costs only what it would have
 noted.
 

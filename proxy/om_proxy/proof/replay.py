@@ -338,7 +338,7 @@ def sort_results(results: Sequence[Result]) -> list[Result]:
 
 
 def _begin_worker() -> None:
-    from om_proxy.observability.telemetry import logs  # noqa: PLC0415 - in a worker alone
+    from om_proxy.observability import logs  # noqa: PLC0415 - in a worker alone
 
     logs.configure_log("off")
 

@@ -23,7 +23,7 @@ from typing import Any
 import yaml
 
 from om_proxy.common.errors import OmError
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 from tests.bench.notes import judge, report
 from tests.bench.notes.facts import Fact, Verdict, judge_by_words, read_facts
 from tests.bench.notes.folder import AnswerMissing, Folder

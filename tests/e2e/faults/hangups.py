@@ -21,7 +21,7 @@ from unittest import mock
 import orjson
 
 from om_proxy.app.app import App, create_app
-from om_proxy.observability.telemetry.logs import configure_log
+from om_proxy.observability.logs import configure_log
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.wire.upstream import AiohttpTransport

@@ -36,7 +36,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from om_proxy.observability.telemetry.logs import configure_log
+from om_proxy.observability.logs import configure_log
 from tests.e2e.furnished import (
     EMPTY,
     MEMORY_SETTINGS,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from om_proxy.observability.telemetry.logs import configure_log
+from om_proxy.observability.logs import configure_log
 from tests.e2e.tenancy.operations import Operations
 from tests.e2e.tenancy.world import WORLDS, Findings, owners, world
 

@@ -28,7 +28,7 @@ structlog tiktoken tomllib unittest.mock uvicorn uvicorn.protocols.http.httptool
 yaml"""
 # what `tests/storage` imports and the import contracts keep from importing the storage; all that is in a package
 MODULES_BELOW_STORAGE = """agents common engine.memory_cache.held_memories
-management.moving.value_decoding memory observability.facts observability.telemetry.logs settings wire"""
+management.moving.value_decoding memory observability.facts observability.logs settings wire"""
 # what the tests of each server import, and no server
 MODULES_BELOW_SERVERS = """om_proxy.storage.sqlite.store tests.conftest tests.storage.contract tests.storage.key_rotation_contract
 tests.storage.tenant_contract"""

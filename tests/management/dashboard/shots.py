@@ -21,7 +21,7 @@ from rich.console import Console
 from om_proxy.cli.demo.kept import serve_kept
 from om_proxy.cli.demo.play import play_story
 from om_proxy.cli.demo.story import load_story
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 from tests.e2e.running import run_with_scripted_models
 from tests.management.dashboard.boat_threads import ADMIN_TOKEN, ADMIN_TOKEN_SETTINGS
 from tests.management.dashboard.browser import NARROW, THEMES, WIDE, open_browser, open_page

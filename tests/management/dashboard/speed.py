@@ -15,7 +15,7 @@ from typing import Any
 
 from playwright.async_api import Browser, Page
 
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 from om_proxy.testing import loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models

@@ -18,7 +18,7 @@ from om_proxy.cli.exit_status import BUDGET_REACHED, DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.store_command import print_error
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import OmError, UsageError
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 from om_proxy.proof.evaluation.benchmarks import BENCHMARKS, check_data, lay_settings
 from om_proxy.proof.evaluation.call_log import CallLog
 from om_proxy.proof.evaluation.case_player import SYSTEMS

@@ -28,7 +28,7 @@ from om_proxy.cli.answers import (
 from om_proxy.cli.exit_status import BUDGET_REACHED, DECLINED, DONE
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import NotFound, OmError, UsageError
-from om_proxy.observability.telemetry import logs
+from om_proxy.observability import logs
 from om_proxy.proof.conversation import Conversation
 from om_proxy.proof.evaluation.logged_models import BudgetReached
 from om_proxy.proof.evaluation.models import Model, parse_model

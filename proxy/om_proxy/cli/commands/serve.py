@@ -50,7 +50,7 @@ def run_until_signal(options: argparse.Namespace, *, is_worker: bool = False) ->
     keep_freed_heap()
     # the imports are here so that they run without garbage collection
     with start_up_faster():
-        from om_proxy.observability.telemetry.logs import report_start_failure
+        from om_proxy.observability.logs import report_start_failure
         from om_proxy.settings.config import WatchedSettings, load
 
         settings = load(options.config)
@@ -105,7 +105,7 @@ def require_shared_store(settings: Settings) -> None:
 
 def set_up_log(settings: Settings) -> None:
     """Set up the log, and log Python's own warnings."""
-    from om_proxy.observability.telemetry.logs import capture_python_warnings, configure_log
+    from om_proxy.observability.logs import capture_python_warnings, configure_log
 
     configure_log(settings.telemetry.log, show_thread_names=settings.server.is_loopback)
     capture_python_warnings()

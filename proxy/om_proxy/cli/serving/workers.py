@@ -27,7 +27,7 @@ from om_proxy.cli.serving.banner import print_banner
 from om_proxy.cli.serving.server import AnnouncedServer, create_server, load_for_memory
 from om_proxy.management.api.sign_in import SignIn
 from om_proxy.observability.figures.worker_folder import create_folder
-from om_proxy.observability.telemetry.logs import flush_log, report_start_failure
+from om_proxy.observability.logs import flush_log, report_start_failure
 from om_proxy.settings.config import Settings, WatchedSettings
 
 logger = structlog.get_logger("workers")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from om_proxy.observability.telemetry.logs import WarningLimit
+from om_proxy.observability.logs import WarningLimit
 
 
 def test_what_is_left_out_is_counted() -> None:

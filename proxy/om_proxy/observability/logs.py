@@ -28,7 +28,7 @@ from om_proxy.common.errors import OmError
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.memory.model import Key
 from om_proxy.memory.notes.redaction import redact_secrets
-from om_proxy.observability.telemetry.console import render_event
+from om_proxy.observability.console import render_event
 from om_proxy.settings.identity.keyed_hashes import label_thread
 
 FLUSH_DELAY_S = 0.05  # the longest wait of a line for the next ones

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.memory.model import Key
+from om_proxy.observability.fact_lines import REFUSAL_ADVICE, FactLines
 from om_proxy.observability.facts import (
     Bypassed,
     CredentialRefused,
@@ -28,7 +29,6 @@ from om_proxy.observability.facts import (
     Uncommitted,
     UnreachedTurnEnded,
 )
-from om_proxy.observability.telemetry.fact_lines import REFUSAL_ADVICE, FactLines
 
 KEY = Key("tenant", "resource", "kitchen")
 TURN = {

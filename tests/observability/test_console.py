@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.observability.telemetry.console import escape_controls, render_event, render_tokens
+from om_proxy.observability.console import escape_controls, render_event, render_tokens
 
 TURN: dict[str, Any] = {
     "event": "turn",

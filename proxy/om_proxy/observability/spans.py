@@ -16,7 +16,7 @@ from om_proxy import __version__
 from om_proxy.memory.model import Key
 from om_proxy.memory.token_prices import Usage
 from om_proxy.observability.facts import Fact, Forgotten, MemoryCallEnded, TurnEnded
-from om_proxy.observability.telemetry.logs import redact_model_name
+from om_proxy.observability.logs import redact_model_name
 
 # Name spans and attributes as OpenTelemetry's conventions for generative AI do.
 #

@@ -13,7 +13,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from om_proxy.memory.model import Key
 from om_proxy.memory.token_prices import Usage
 from om_proxy.observability.facts import Forgotten, MemoryCallEnded, Observed
-from om_proxy.observability.tracing.spans import Tracing, create_provider
+from om_proxy.observability.spans import Tracing, create_provider
 from tests.observability.figures.test_fact_counter import turn
 
 KEY = Key("tenant", "ada", "secret plans")

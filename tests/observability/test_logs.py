@@ -14,7 +14,7 @@ import pytest
 import structlog
 
 from om_proxy.memory.model import Key
-from om_proxy.observability.telemetry.logs import (
+from om_proxy.observability.logs import (
     FLUSH_DELAY_S,
     MAX_CACHED_LABELS,
     BufferedLineWriter,
@@ -145,7 +145,7 @@ async def test_what_waits_is_written_before_a_fork(
 @pytest.mark.parametrize("log", ["json", "console"])
 def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
     """A program that logs goes on when its log cannot be written."""
-    code = f"import structlog; from om_proxy.observability.telemetry.logs import configure_log; configure_log('{log}')\n"
+    code = f"import structlog; from om_proxy.observability.logs import configure_log; configure_log('{log}')\n"
     code += "structlog.get_logger('x').error('failed'); structlog.get_logger('x').info('turn'); print('on')"
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
@@ -160,7 +160,7 @@ def test_a_full_disk_fails_nobody(log: str, tmp_path: Path) -> None:
 
 def test_the_last_lines_are_written_at_the_end(tmp_path: Path) -> None:
     """A program's end flushes the waiting lines."""
-    code = "import asyncio, structlog; from om_proxy.observability.telemetry.logs import configure_log; configure_log('json')\n"
+    code = "import asyncio, structlog; from om_proxy.observability.logs import configure_log; configure_log('json')\n"
     code += "async def main(): structlog.get_logger('x').info('turn', n=1)\n"
     code += "asyncio.run(main())"
     ended = subprocess.run(
@@ -280,7 +280,7 @@ def test_a_library_s_warning_is_limited(capsys: pytest.CaptureFixture[str]) -> N
 
 NOISE = """
 import sys, threading, warnings
-from om_proxy.observability.telemetry.logs import configure_log, capture_python_warnings
+from om_proxy.observability.logs import configure_log, capture_python_warnings
 
 configure_log("json")
 capture_python_warnings()

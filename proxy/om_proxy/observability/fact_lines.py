@@ -32,7 +32,7 @@ from om_proxy.observability.facts import (
     Uncommitted,
     UnreachedTurnEnded,
 )
-from om_proxy.observability.telemetry.logs import (
+from om_proxy.observability.logs import (
     WarningLimit,
     get_shown_thread_name,
     redact_model_name,

@@ -1,1 +1,0 @@
-"""Report events to the operator: the log, on stderr."""
