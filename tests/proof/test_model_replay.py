@@ -12,8 +12,8 @@ import pytest
 from om_proxy.agents.models import Price, create_encoder
 from om_proxy.common.errors import OmError
 from om_proxy.proof.conversation import Message, Prefix
-from om_proxy.proof.evaluation.logged_models import BudgetReached
-from om_proxy.proof.evaluation.models import Asked, ModelRefused
+from om_proxy.proof.evaluation.call_log import BudgetReached
+from om_proxy.proof.evaluation.models import ModelRefused
 from om_proxy.proof.model_replay import plan_model_replay, replay_with_model
 from om_proxy.proof.replay import Chosen, Result, Subject, examine
 from om_proxy.proof.replay_table import describe_result, render_results
@@ -35,11 +35,11 @@ class NotingModel:
     name: str = "noter"
     bodies: list[Mapping[str, Any]] = field(default_factory=list)
 
-    async def complete(self, asked: Asked) -> dict[str, Any]:
-        self.bodies.append(asked.body)
+    async def complete(self, body: Mapping[str, Any], _gold: str) -> dict[str, Any]:
+        self.bodies.append(body)
         if self.failure:
             raise self.failure
-        message = dict(await ScriptedNotes(1.0, create_encoder(""))(asked.body))
+        message = dict(await ScriptedNotes(1.0, create_encoder(""))(body))
         usage = message.pop("usage")
         if len(self.bodies) <= self.prose_count:
             message["content"] = "I had rather not."

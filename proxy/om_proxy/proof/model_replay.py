@@ -11,8 +11,13 @@ from urllib.parse import urlsplit
 
 from om_proxy.agents.models import create_encoder
 from om_proxy.proof.billing import BilledTokens
-from om_proxy.proof.evaluation.call_log import CallLog, CallRecord
-from om_proxy.proof.evaluation.logged_models import MEMORY_STEP, LoggedModels
+from om_proxy.proof.evaluation.call_log import (
+    MEMORY_STEP,
+    CallLog,
+    CallRecord,
+    LoggedModels,
+    sum_dollars,
+)
 from om_proxy.proof.evaluation.models import AddressedModel, Model, ScriptedModel
 from om_proxy.proof.needed import NeededLater, find_notes
 from om_proxy.proof.playing import MessageWriter, count_tokens, play
@@ -123,8 +128,7 @@ def bill_notes(records: Sequence[CallRecord]) -> Bill:
         fresh=sum(record.input_tokens for record in records),
         output=sum(record.output_tokens for record in records),
     )
-    known = [record.dollars for record in records if record.dollars is not None]
-    return Bill(tokens, sum(known) if len(known) == len(records) else None)
+    return Bill(tokens, sum_dollars(record.dollars for record in records))
 
 
 def measure_notes(records: Sequence[CallRecord]) -> tuple[int, int]:

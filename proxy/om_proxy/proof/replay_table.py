@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from om_proxy.proof.evaluation.scoring import find_wilson_interval
+from om_proxy.proof.evaluation.report import find_wilson_interval
 from om_proxy.proof.playing import Rates
 from om_proxy.proof.replay import HIGH, LOW, MEASURED, Bill, ModelNotes, Result, compute_ratio
 

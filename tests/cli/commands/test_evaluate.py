@@ -10,7 +10,7 @@ import pytest
 from om_proxy.cli.entry import main
 from om_proxy.common.errors import StorageError
 from om_proxy.engine.memory_cache.loading import MemoryLoader
-from om_proxy.proof.evaluation.benchmarks import BENCHMARKS
+from om_proxy.proof.evaluation.run import BENCHMARKS
 from om_proxy.proof.stage import Stage
 from tests.proof.evaluation.tiny import make_benchmark, write_data
 from tests.support.interrupts import heed_ctrl_c

@@ -4,8 +4,16 @@ import json
 
 import pytest
 
-from om_proxy.proof.evaluation.cases import Question
-from om_proxy.proof.evaluation.locomo import KINDS, NOT_SAID, choose, read_cases, score
+from om_proxy.proof.evaluation.benchmarks import Question
+from om_proxy.proof.evaluation.locomo import (
+    KINDS,
+    NOT_SAID,
+    choose,
+    read_cases,
+    score,
+    score_f1,
+    score_parts_f1,
+)
 
 ENTRY = {
     "sample_id": "conv-1",
@@ -69,3 +77,20 @@ def test_f1_goes_by_the_kind_of_question(category, answer, f1):
     question = Question("q", KINDS[category], "What?", answer, 0.0, "", frozenset())
     reply = "kayak" if category == 1 else "red kayak"
     assert score(question, reply) == pytest.approx(f1)
+
+
+@pytest.mark.parametrize(
+    ("reply", "answer", "f1"),
+    [
+        ("The 7 May, 2023!", "7 May 2023", 1.0),
+        ("7 May", "7 May 2023", 0.8),
+        ("in June", "7 May 2023", 0.0),
+        ("", "7 May 2023", 0.0),
+    ],
+)
+def test_f1_counts_shared_words(reply, answer, f1):
+    assert score_f1(reply, answer) == pytest.approx(f1)
+
+
+def test_each_part_of_an_answer_has_its_best_part_of_the_reply():
+    assert score_parts_f1("a kayak, the old tent", "tent, kayak") == pytest.approx((2 / 3 + 1) / 2)

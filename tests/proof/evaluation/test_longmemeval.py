@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from om_proxy.proof.evaluation.cases import Question
-from om_proxy.proof.evaluation.longmemeval import SAMPLE_BY_KIND, choose, read_cases
-from om_proxy.proof.evaluation.prompts import (
+from om_proxy.proof.evaluation.benchmarks import Question
+from om_proxy.proof.evaluation.case_player import (
     is_right,
     read_prompts,
     render_history_prompt,
     render_judge_prompt,
 )
+from om_proxy.proof.evaluation.longmemeval import SAMPLE_BY_KIND, choose, read_cases
 from tests.proof.evaluation.tiny import KIND, write_data
 
 # computed from evaluate_qa.py of LongMemEval, at the commit that the file of prompts names

@@ -15,9 +15,9 @@ from om_proxy.proof.evaluation import models
 from om_proxy.proof.evaluation.benchmarks import check_data
 from om_proxy.proof.evaluation.call_log import CallLog
 from om_proxy.proof.evaluation.report_page import render_page
-from om_proxy.proof.evaluation.run import describe_run, play_again, play_run, read_plan
+from om_proxy.proof.evaluation.run import describe_run, play_run, read_plan
 from om_proxy.proof.evaluation.run_folder import RunFolder
-from om_proxy.proof.evaluation.verify import find_fault
+from om_proxy.proof.evaluation.verify import find_fault, play_again
 from om_proxy.proof.stage import Stage, open_folder
 from tests.proof.evaluation.tiny import HIDDEN, make_plan, write_data
 
@@ -105,9 +105,9 @@ async def test_memory_calls_whose_answers_were_no_notes_are_counted(tmp_path, mo
     """By kind, in the case's row, in the report and on its page; the log alone gives them again."""
     write, left = models.SCRIPTED_ANSWERS["notes"], [2]
 
-    async def write_prose_first(asked):
+    async def write_prose_first(body, gold):
         left[0] -= 1
-        return "A word about the weather." if left[0] >= 0 else await write(asked)
+        return "A word about the weather." if left[0] >= 0 else await write(body, gold)
 
     monkeypatch.setitem(models.SCRIPTED_ANSWERS, "notes", write_prose_first)
     data = write_data(tmp_path)

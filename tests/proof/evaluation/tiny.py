@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from om_proxy.proof.evaluation import longmemeval
-from om_proxy.proof.evaluation.benchmarks import Benchmark
-from om_proxy.proof.evaluation.cases import Source
+from om_proxy.proof.evaluation.benchmarks import Benchmark, Source
 from om_proxy.proof.evaluation.run import RunPlan
 
 ANSWERS = ("canary-kestrel", "canary-lapwing", 417_017)

@@ -19,24 +19,24 @@ from om_proxy.cli.store_command import print_error
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import OmError, UsageError
 from om_proxy.observability import logs
-from om_proxy.proof.evaluation.benchmarks import BENCHMARKS, check_data, lay_settings
-from om_proxy.proof.evaluation.call_log import CallLog
+from om_proxy.proof.evaluation.benchmarks import check_data, lay_settings
+from om_proxy.proof.evaluation.call_log import BudgetReached, CallLog, sum_dollars
 from om_proxy.proof.evaluation.case_player import SYSTEMS
-from om_proxy.proof.evaluation.estimate import estimate_run, render_rows, sum_dollars
-from om_proxy.proof.evaluation.logged_models import BudgetReached
 from om_proxy.proof.evaluation.models import parse_model
 from om_proxy.proof.evaluation.report import build_report
 from om_proxy.proof.evaluation.report_page import render_page
 from om_proxy.proof.evaluation.run import (
+    BENCHMARKS,
     STEPS,
     RunPlan,
     describe_run,
-    play_again,
+    estimate_run,
     play_run,
     read_plan,
+    render_rows,
 )
 from om_proxy.proof.evaluation.run_folder import RunFolder
-from om_proxy.proof.evaluation.verify import find_fault
+from om_proxy.proof.evaluation.verify import find_fault, play_again
 
 SOURCE_COLUMNS = ("benchmark", "file", "where", "bytes", "SHA-256", "licence")
 COLUMNS = ("step", "calls", "tokens read", "tokens written", "dollars")
@@ -45,8 +45,9 @@ COLUMNS = ("step", "calls", "tokens read", "tokens written", "dollars")
 def print_sources(options: argparse.Namespace) -> int:
     """Say where each benchmark's file is had."""
     rows = [
-        (name, s.name, s.place, str(s.size), s.sha256, s.licence)
-        for name, s in ((name, benchmark.source) for name, benchmark in BENCHMARKS.items())
+        (benchmark.name, s.name, s.place, str(s.size), s.sha256, s.licence)
+        for benchmark in BENCHMARKS.values()
+        for s in (benchmark.source,)
     ]
     print_table(SOURCE_COLUMNS, rows, as_json=options.json)
     return DONE
@@ -166,7 +167,7 @@ def print_plan(chosen: RunPlan, *, as_json: bool = False) -> None:
         print_json(steps)
         return
     print_table(COLUMNS, render_rows(steps))
-    dollars = sum_dollars(steps)
+    dollars = sum_dollars(step.dollars for step in steps)
     print("dollars: unknown, use --price" if dollars is None else f"dollars: {dollars:.2f}")
 
 

@@ -30,7 +30,7 @@ from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import NotFound, OmError, UsageError
 from om_proxy.observability import logs
 from om_proxy.proof.conversation import Conversation
-from om_proxy.proof.evaluation.logged_models import BudgetReached
+from om_proxy.proof.evaluation.call_log import BudgetReached
 from om_proxy.proof.evaluation.models import Model, parse_model
 from om_proxy.proof.model_replay import ModelPlan, plan_model_replay, replay_with_model
 from om_proxy.proof.playing import list_main_calls

@@ -3,30 +3,23 @@ is asked of each system.
 
 The systems: `om` knows the sessions through the proxy alone; `full` gets all of them in its prompt,
 `oracle` those that hold the answer, and `none` only the question. All ask one actor in one form, and
-one judge reads their replies.
+one judge reads their replies. The prompts are LongMemEval's own, for every benchmark.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 from om_proxy.common.errors import OmError
-from om_proxy.proof.evaluation.benchmarks import Benchmark
-from om_proxy.proof.evaluation.call_log import CallRecord
-from om_proxy.proof.evaluation.cases import Case, Message, Question, Session
-from om_proxy.proof.evaluation.logged_models import MEMORY_STEP, LoggedModels
+from om_proxy.proof.evaluation.benchmarks import Benchmark, Case, Message, Question, Session
+from om_proxy.proof.evaluation.call_log import MEMORY_STEP, CallRecord, LoggedModels
 from om_proxy.proof.evaluation.models import UNSURE_REPLY
-from om_proxy.proof.evaluation.prompts import (
-    MAX_REPLY_TOKENS,
-    MAX_VERDICT_TOKENS,
-    build_body,
-    is_right,
-    render_history_prompt,
-    render_judge_prompt,
-)
 from om_proxy.proof.playing import SERVED_STATUSES, count_refused
 from om_proxy.proof.stage import Stage
 
@@ -34,6 +27,8 @@ SYSTEMS = ("om", "full", "none", "oracle")
 TURN_S = 60.0  # between two turns of a session
 RESOURCE = "user"  # the same for all cases: names of the data say where the answer is
 PLANTED_QUESTIONS = 10  # whose right, wrong and missing answers the judge is shown
+MAX_REPLY_TOKENS = 500
+MAX_VERDICT_TOKENS = 10
 
 Row = Mapping[str, Any]  # of cases.jsonl
 
@@ -182,6 +177,26 @@ def build_answer_row(
     return row | ({"f1": score(question, reply.text)} if score else {})
 
 
+def _find_time(question: Question) -> float:
+    return question.at
+
+
+# ── prompts ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def render_judge_prompt(question: Question, reply: str) -> str:
+    """Return the template of the question's kind, filled in."""
+    templates = read_prompts()["judge"]
+    kind = "abstention" if question.is_unanswerable else question.kind
+    template: str = templates.get(kind) or templates["general"]
+    return template.format(question.text, question.answer, reply)
+
+
+def is_right(verdict: str) -> bool:
+    """Read the judge's answer as LongMemEval's script does."""
+    return "yes" in verdict.lower()
+
+
 def write_prompt(system: str, sessions: Sequence[Session], question: Question) -> str:
     """Write the prompt of a system that knows no more than its prompt."""
     match system:
@@ -195,5 +210,30 @@ def write_prompt(system: str, sessions: Sequence[Session], question: Question) -
     raise ValueError(system)
 
 
-def _find_time(question: Question) -> float:
-    return question.at
+def render_history_prompt(sessions: Sequence[Session], question: Question) -> str:
+    """Return the prompt that holds whole sessions, in its JSON form."""
+    history = "".join(
+        f"\n### Session {number}:\nSession Date: {session.date}\nSession Content:\n"
+        f"\n{json.dumps(list(session.messages))}\n"
+        for number, session in enumerate(sessions, 1)
+    )
+    template: str = read_prompts()["answer_from_history"]
+    return template.format(history, question.date, question.text)
+
+
+@cache
+def read_prompts() -> dict[str, Any]:
+    """Return LongMemEval's prompts, with their source and their licence."""
+    file = files("om_proxy.proof.evaluation") / "longmemeval_prompts.json"
+    prompts: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    return prompts
+
+
+def build_body(text: str, model: str, max_tokens: int) -> dict[str, Any]:
+    """Build a request with one message of the user; the same form for every system."""
+    return {
+        "model": model,
+        "messages": [{"role": "user", "content": text}],
+        "temperature": 0,
+        "max_tokens": max_tokens,
+    }

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import json
 import re
+import string
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from om_proxy.proof.evaluation.cases import (
+from om_proxy.proof.evaluation.benchmarks import (
+    Benchmark,
     Case,
     Question,
     Role,
@@ -22,21 +25,14 @@ from om_proxy.proof.evaluation.cases import (
     alternate,
     draw_sample,
 )
-from om_proxy.proof.evaluation.scoring import score_f1, score_parts_f1
 
-SOURCE = Source(
-    "locomo10.json",
-    "GitHub, snap-research/locomo, data/locomo10.json",
-    2_805_274,
-    "79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4",
-    "CC BY-NC 4.0",
-)
-CEILING = 0.936
 UNANSWERABLE = "5 adversarial"
 KINDS = {1: "1 multi-hop", 2: "2 temporal", 3: "3 open-domain", 4: "4 single-hop", 5: UNANSWERABLE}
 NOT_SAID = "The conversation does not say this."
 QUESTION_DELAY_S = 7 * 86_400.0  # behind the last session: the data has no date of asking
 _DATE_FORMAT = "%I:%M %p on %d %B, %Y"
+_ARTICLES = re.compile(r"\b(?:a|an|the|and)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _EVIDENCE_PATTERN = re.compile(r"D(\d+):\d+")
 
 
@@ -69,6 +65,29 @@ def score(question: Question, reply: str) -> float:
     return score_f1(reply, answer)
 
 
+def score_f1(reply: str, answer: str) -> float:
+    """Return the F1 of the words of both, without articles and punctuation. Unlike LoCoMo's own
+    script, words are not stemmed."""
+    said, wanted = Counter(_split_words(reply)), Counter(_split_words(answer))
+    shared = (said & wanted).total()
+    if not shared:
+        return 0.0
+    precision, recall = shared / said.total(), shared / wanted.total()
+    return 2 * precision * recall / (precision + recall)
+
+
+def score_parts_f1(reply: str, answer: str) -> float:
+    """Return the mean, over the answer's parts between commas, of the best F1 of a reply's part."""
+    parts = answer.split(",")
+    return sum(max(score_f1(said, part) for said in reply.split(",")) for part in parts) / len(
+        parts
+    )
+
+
+def _split_words(text: str) -> list[str]:
+    return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
+
+
 def _read_sessions(said: Mapping[str, Any]) -> Iterator[Session]:
     for number in range(1, len(said)):
         if turns := said.get(f"session_{number}"):
@@ -99,3 +118,19 @@ def _read_question(name: str, asked: Mapping[str, Any], at: float) -> Question:
         evidence=frozenset(str(int(number)) for number in evidence),
         is_unanswerable=is_unanswerable,
     )
+
+
+LOCOMO = Benchmark(
+    "locomo",
+    Source(
+        "locomo10.json",
+        "GitHub, snap-research/locomo, data/locomo10.json",
+        2_805_274,
+        "79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4",
+        "CC BY-NC 4.0",
+    ),
+    read_cases,
+    choose,
+    score,
+    ceiling=0.936,
+)

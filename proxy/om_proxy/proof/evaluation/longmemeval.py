@@ -9,15 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from om_proxy.proof.evaluation.cases import Case, Question, Session, Source, alternate, draw_sample
-
-SOURCE = Source(
-    "longmemeval_s_cleaned.json",
-    "Hugging Face, dataset xiaowu0162/longmemeval-cleaned",
-    277_383_467,
-    "d6f21ea9d60a0d56f34a05b609c79c88a451d2ae03597821ea3d5a9678c3a442",
-    "MIT",
+from om_proxy.proof.evaluation.benchmarks import (
+    Benchmark,
+    Case,
+    Question,
+    Session,
+    Source,
+    alternate,
+    draw_sample,
 )
+
 # questions of a sample of 60; larger and smaller samples keep these shares
 SAMPLE_BY_KIND = {
     "single-session-user": 8,
@@ -77,3 +78,17 @@ def _read_date(text: str) -> float:
     """Return unix seconds of `2023/05/20 (Sat) 02:21`, taken as UTC."""
     day, _, time = text.split()
     return datetime.strptime(f"{day} {time}", "%Y/%m/%d %H:%M").replace(tzinfo=UTC).timestamp()
+
+
+LONGMEMEVAL = Benchmark(
+    "longmemeval-s",
+    Source(
+        "longmemeval_s_cleaned.json",
+        "Hugging Face, dataset xiaowu0162/longmemeval-cleaned",
+        277_383_467,
+        "d6f21ea9d60a0d56f34a05b609c79c88a451d2ae03597821ea3d5a9678c3a442",
+        "MIT",
+    ),
+    read_cases,
+    choose,
+)

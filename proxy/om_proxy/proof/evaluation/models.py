@@ -24,6 +24,9 @@ SCRIPTED_PREFIX = "script:"
 WRONG_REPLY = "Quite certainly a purple giraffe."
 UNSURE_REPLY = "I don't know."
 
+Body = Mapping[str, Any]  # of a chat request
+ScriptedAnswer = Callable[[Body, str], Awaitable[str]]  # from a request and the right answer
+
 
 class ModelUnavailable(OmError):
     """A model cannot be asked now."""
@@ -33,15 +36,6 @@ class ModelRefused(OmError):
     """A model's server refused a call; to ask again would change nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One call. `gold`: the right answer, which only scripted models read."""
-
-    step: str
-    body: Mapping[str, Any]
-    gold: str
-
-
 class Model(Protocol):
     @property
     def name(self) -> str: ...
@@ -49,9 +43,11 @@ class Model(Protocol):
     @property
     def price(self) -> Price | None: ...
 
-    async def complete(self, asked: Asked) -> dict[str, Any]:
-        """Return a chat completion. Raises ModelUnavailable, ModelRefused, or httpx's errors of the
-        transport, after which the call may be tried again."""
+    async def complete(self, body: Body, gold: str) -> dict[str, Any]:
+        """Return a chat completion. `gold`: the right answer, which only scripted models read.
+
+        Raises ModelUnavailable, ModelRefused, or httpx's errors of the transport, after which the
+        call may be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +59,12 @@ class AddressedModel:
     api_key: str | None
     price: Price | None
 
-    async def complete(self, asked: Asked) -> dict[str, Any]:
+    async def complete(self, body: Body, _gold: str) -> dict[str, Any]:
         headers = {"authorization": f"Bearer {self.api_key}"} if self.api_key else {}
         async with httpx.AsyncClient(timeout=TIMEOUT_S) as client:
             response = await client.post(
                 f"{self.base_url}/chat/completions",
-                json={**asked.body, "model": self.name},
+                json={**body, "model": self.name},
                 headers=headers,
             )
         if response.status_code in REFUSED_STATUSES:
@@ -87,13 +83,13 @@ class ScriptedModel:
     """A model that answers by a rule."""
 
     name: str
-    answer: Callable[[Asked], Awaitable[str]]
+    answer: ScriptedAnswer
     price: Price | None = None
 
-    async def complete(self, asked: Asked) -> dict[str, Any]:
-        text = await self.answer(asked)
+    async def complete(self, body: Body, gold: str) -> dict[str, Any]:
+        text = await self.answer(body, gold)
         count = create_encoder("")
-        read = sum(count(str(message["content"])) for message in asked.body["messages"])
+        read = sum(count(str(message["content"])) for message in body["messages"])
         written = count(text)
         return {
             "id": "scripted",
@@ -122,11 +118,11 @@ class LiteLLMModel:
     name: str
     price: Price | None
 
-    async def complete(self, asked: Asked) -> dict[str, Any]:
+    async def complete(self, body: Body, _gold: str) -> dict[str, Any]:
         litellm = await asyncio.to_thread(import_litellm)
         try:
             response = await litellm.acompletion(
-                **{**asked.body, "model": self.name, "timeout": TIMEOUT_S, "num_retries": 0}
+                **{**body, "model": self.name, "timeout": TIMEOUT_S, "num_retries": 0}
             )
         except Exception as exc:  # each provider's client has exceptions of its own
             if getattr(exc, "status_code", 500) in REFUSED_STATUSES:
@@ -154,28 +150,28 @@ def parse_model(spec: str, price: Price | None = None) -> Model:
     return LiteLLMModel(name, price or find_price(name))
 
 
-async def _answer_gold(asked: Asked) -> str:
-    return asked.gold
+async def _answer_gold(_: Body, gold: str) -> str:
+    return gold
 
 
-async def _judge_by_words(asked: Asked) -> str:
+async def _judge_by_words(body: Body, gold: str) -> str:
     """Say yes if the reply holds the right answer, word for word."""
-    prompt = str(asked.body["messages"][-1]["content"])
+    prompt = str(body["messages"][-1]["content"])
     reply = prompt.partition("Model Response: ")[2].rpartition("\n\n")[0]
-    return "yes" if asked.gold.lower() in reply.lower() else "no"
+    return "yes" if gold.lower() in reply.lower() else "no"
 
 
-async def _answer_wrong(_: Asked) -> str:
+async def _answer_wrong(_: Body, _gold: str) -> str:
     return WRONG_REPLY
 
 
-async def _write_notes(asked: Asked) -> str:
+async def _write_notes(body: Body, _gold: str) -> str:
     """Keep every line, word for word."""
-    answer = await ScriptedNotes(1.0, create_encoder(""))(asked.body)
+    answer = await ScriptedNotes(1.0, create_encoder(""))(body)
     return str(answer["content"])
 
 
-SCRIPTED_ANSWERS: Mapping[str, Callable[[Asked], Awaitable[str]]] = {
+SCRIPTED_ANSWERS: Mapping[str, ScriptedAnswer] = {
     "gold": _answer_gold,
     "wrong": _answer_wrong,
     "judge": _judge_by_words,

@@ -1,25 +1,32 @@
-"""Compute a run's report from its cases and its calls, and write it as a page."""
+"""Compute every figure of a run from its cases and its calls."""
 
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import random
+import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
-from om_proxy.proof.evaluation.call_log import CallRecord
-from om_proxy.proof.evaluation.evidence import EvidenceReach, Reach
-from om_proxy.proof.evaluation.logged_models import MEMORY_STEP
-from om_proxy.proof.evaluation.scoring import (
-    find_cluster_interval,
-    find_mcnemar_p,
-    find_wilson_interval,
-)
+from om_proxy.proof.evaluation.call_log import MEMORY_STEP, CallRecord, sum_dollars
+from om_proxy.proof.needed import NOTES_PATTERN
+from om_proxy.testing.scripted import message_text
 
 SIGNIFICANT_P = 0.05
+NORMAL_QUANTILE_95 = 1.959963984540054
+BOOTSTRAP_ROUNDS = 2_000
+ACTOR_STEP, ORACLE_STEP = "actor:om", "actor:oracle"
+COMPARED_CHARS = 200  # of a message: a long one is shown to the memory model in part
+_SESSION_PATTERN = re.compile(r"^Session Content:\n\n(\[.*\])$", re.MULTILINE)
+_DAY_PATTERN = re.compile(
+    r"^Date: (?:on or before )?(?:[A-Z][a-z]+day, )?([A-Z][a-z]+ \d{1,2}, \d{4})", re.MULTILINE
+)
 
 Row = Mapping[str, Any]
 
@@ -69,7 +76,7 @@ def render_title(run: Mapping[str, Any]) -> str:
 
 
 def _score_system(answers: Sequence[Row]) -> dict[str, Any]:
-    dollars = _sum_known(answer["dollars"] for answer in answers)
+    dollars = sum_dollars(answer["dollars"] for answer in answers)
     right = sum(answer["right"] for answer in answers)
     by_case: dict[str, list[bool]] = defaultdict(list)
     for answer in answers:
@@ -147,7 +154,7 @@ def _sum_calls(records: Iterable[CallRecord], reach: EvidenceReach) -> tuple[str
         "calls": len(notes),
         "input_tokens": sum(record.input_tokens for record in notes),
         "output_tokens": sum(record.output_tokens for record in notes),
-        "dollars": _sum_known(record.dollars for record in notes),
+        "dollars": sum_dollars(record.dollars for record in notes),
     }
 
 
@@ -156,14 +163,117 @@ def hash_record(record: CallRecord) -> bytes:
     return hashlib.sha256(orjson.dumps(parts, option=orjson.OPT_SORT_KEYS)).digest()
 
 
-def _sum_known(dollars: Iterable[float | None]) -> float | None:
-    """Return the sum; None if a price is not known."""
-    found = list(dollars)
-    return None if None in found else sum(d for d in found if d is not None)
-
-
 def _group(answers: Iterable[Row], key: str) -> dict[str, list[Row]]:
     groups: dict[str, list[Row]] = defaultdict(list)
     for answer in answers:
         groups[answer[key]].append(answer)
     return dict(groups)
+
+
+# ── intervals ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def find_wilson_interval(right: int, asked: int) -> tuple[float, float]:
+    """Return the 95 % score interval of a share (Wilson 1927, without continuity correction)."""
+    if not asked:
+        return 0.0, 1.0
+    z2 = NORMAL_QUANTILE_95**2
+    centre = (right + z2 / 2) / (asked + z2)
+    share = right / asked
+    half = (
+        NORMAL_QUANTILE_95
+        * math.sqrt(share * (1 - share) / asked + z2 / (4 * asked**2))
+        / (1 + z2 / asked)
+    )
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def find_mcnemar_p(only_first: int, only_second: int) -> float:
+    """Return the two-sided p-value of McNemar's exact test: that of a fair coin, for the questions
+    that only one of two systems answered."""
+    discordant = only_first + only_second
+    tail = sum(math.comb(discordant, k) for k in range(min(only_first, only_second) + 1))
+    p: float = 2 * tail / 2**discordant
+    return min(1.0, p)
+
+
+def find_cluster_interval(right_by_cluster: Mapping[str, Sequence[bool]]) -> tuple[float, float]:
+    """Return the 95 % bootstrap interval of a share whose questions come in clusters: whole clusters
+    are drawn again. With one cluster nothing is known: 0 to 1."""
+    clusters = [verdicts for verdicts in right_by_cluster.values() if verdicts]
+    if len(clusters) < 2:
+        return 0.0, 1.0
+    dice = random.Random(0)  # noqa: S311  # the same interval in each run; no secret
+    shares = sorted(
+        _find_share(dice.choices(clusters, k=len(clusters))) for _ in range(BOOTSTRAP_ROUNDS)
+    )
+    outside = round(BOOTSTRAP_ROUNDS * 0.025)
+    return shares[outside], shares[-outside - 1]
+
+
+def _find_share(clusters: Sequence[Sequence[bool]]) -> float:
+    return sum(map(sum, clusters)) / sum(map(len, clusters))
+
+
+# ── evidence ──────────────────────────────────────────────────────────────────────────────────────
+
+
+class Reach(NamedTuple):
+    """Of one question: the sessions that hold its answer, and how many reached its prompt."""
+
+    sessions: int
+    reached: int
+
+
+class EvidenceReach:
+    """Finds out from the log whether the sessions that hold a question's answer reached its prompt.
+
+    A session is one of the oracle's prompt. It reached the prompt of `om` if each of its messages
+    stands there raw, or was shown to the memory model under a day whose notes stand there. What the
+    notes say of it is another question: correctness is reported beside.
+
+    It takes the records of a run in order. `by_question` has those that both systems were asked.
+    """
+
+    def __init__(self) -> None:
+        self.by_question: dict[str, Reach] = {}
+        self._case = ""
+        self._shown: list[tuple[str, str]] = []  # of the case: day, and what was shown under it
+        self._prompts: dict[str, str] = {}  # of the case, by question
+
+    def add(self, record: CallRecord) -> None:
+        step, case = record.key.step, record.key.case
+        prompt = "\n".join(map(message_text, record.request["messages"]))
+        if step == MEMORY_STEP:
+            if case != self._case:
+                self._case, self._shown, self._prompts = case, [], {}
+            self._shown += split_days(prompt.partition("# New messages")[2])
+        elif step == ACTOR_STEP:
+            self._prompts[case] = prompt
+        elif step == ORACLE_STEP and case in self._prompts:
+            sessions = list(read_sessions(prompt))
+            reached = sum(self._has_reached(messages, case) for messages in sessions)
+            self.by_question[case] = Reach(len(sessions), reached)
+
+    def _has_reached(self, messages: list[str], question: str) -> bool:
+        prompt = self._prompts[question]
+        days = set(_DAY_PATTERN.findall("".join(NOTES_PATTERN.findall(prompt))))
+        noted = [text for day, text in self._shown if day in days]
+        raw = join_words(NOTES_PATTERN.sub("", prompt))
+        return all(any(m in text for text in (raw, *noted)) for m in messages)
+
+
+def split_days(transcript: str) -> Iterator[tuple[str, str]]:
+    """Yield each day of a transcript with what was said on it."""
+    _, *parts = _DAY_PATTERN.split(transcript)
+    yield from zip(parts[::2], map(join_words, parts[1::2]), strict=True)
+
+
+def read_sessions(prompt: str) -> Iterator[list[str]]:
+    """Yield the messages of each session of the oracle's prompt, as they are compared."""
+    for session in _SESSION_PATTERN.findall(prompt):
+        yield [join_words(message["content"])[:COMPARED_CHARS] for message in json.loads(session)]
+
+
+def join_words(text: str) -> str:
+    return " ".join(text.split())

@@ -1,9 +1,9 @@
-"""A run of a benchmark: what it is made of, playing it, and playing it again from its log alone."""
+"""A run of a benchmark: what it is made of, what it will take, and playing it."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,27 +11,40 @@ from typing import Any
 import orjson
 
 from om_proxy import __version__
-from om_proxy.agents.models import Price
+from om_proxy.agents.models import Price, create_encoder
 from om_proxy.common.errors import UsageError
 from om_proxy.proof.evaluation.benchmarks import (
-    BENCHMARKS,
     Benchmark,
+    Case,
+    Session,
     check_data,
     choose_cases,
     lay_settings,
 )
-from om_proxy.proof.evaluation.call_log import CallLog
-from om_proxy.proof.evaluation.case_player import CasePlayer
-from om_proxy.proof.evaluation.cases import Case
-from om_proxy.proof.evaluation.logged_models import CallMissing, LoggedModels
+from om_proxy.proof.evaluation.call_log import CallLog, LoggedModels
+from om_proxy.proof.evaluation.case_player import (
+    PLANTED_QUESTIONS,
+    CasePlayer,
+    read_prompts,
+    write_prompt,
+)
+from om_proxy.proof.evaluation.locomo import LOCOMO
+from om_proxy.proof.evaluation.longmemeval import LONGMEMEVAL
 from om_proxy.proof.evaluation.models import Model, parse_model
-from om_proxy.proof.evaluation.prompts import read_prompts
 from om_proxy.proof.evaluation.report import build_report
 from om_proxy.proof.evaluation.report_page import render_page
 from om_proxy.proof.evaluation.run_folder import RunFolder
 
+# in the order of `om-proxy eval data`
+BENCHMARKS: Mapping[str, Benchmark] = {one.name: one for one in (LONGMEMEVAL, LOCOMO)}
 STEPS = ("actor", "memory", "judge")
 PLAYED_PREFIX = "played"  # begins the name of a model that a person or another program plays
+# tokens; measured in November 2026, and rounded up
+TOKENS_OF_A_NOTE_PROMPT = 4_000  # guidance and earlier notes, in each call for notes
+SOURCE_TOKENS_OF_A_NOTE_TOKEN = 2.8
+REPLY_TOKENS = 100
+JUDGE_INPUT_TOKENS, JUDGE_OUTPUT_TOKENS = 300, 5
+PLANTED_REPLIES = 3  # to each planted question
 
 Row = Mapping[str, Any]
 
@@ -121,28 +134,6 @@ async def play_run(
     return report
 
 
-async def play_again(folder: RunFolder, plan: RunPlan) -> str | None:
-    """Play a run with its log as the only model, and return the first difference: a prompt that the
-    log does not have, or another row. None: every prompt was made again, byte for byte."""
-    check_data(plan.benchmark.source, plan.data)
-    models = {step: parse_model(plan.models[step], plan.prices[step]) for step in STEPS}
-    asked = LoggedModels(CallLog(folder.path), {})
-    player, cases = create_player(plan, asked, models), plan.choose_cases()
-    told = list(folder.read_cases())
-    if len(told) != len(cases) + 1:
-        return f"cases.jsonl has {len(told)} lines, and the run has {len(cases) + 1}"
-    questions = [question for case in cases for question in case.questions]
-    try:
-        made = [await player.play(case) for case in cases]
-        made.append(await player.judge_planted(questions))
-    except CallMissing as exc:
-        return str(exc)
-    for number, (row, again) in enumerate(zip(told, made, strict=True), 1):
-        if dump_row(row) != dump_row(again):
-            return f"cases.jsonl, line {number}, is not what the log gives"
-    return None
-
-
 def create_player(plan: RunPlan, asked: LoggedModels, models: Mapping[str, Model]) -> CasePlayer:
     return CasePlayer(
         plan.benchmark,
@@ -153,13 +144,72 @@ def create_player(plan: RunPlan, asked: LoggedModels, models: Mapping[str, Model
     )
 
 
-def dump_row(row: Row) -> bytes:
-    return orjson.dumps(row, option=orjson.OPT_SORT_KEYS)
-
-
 def dump_price(price: Price | None) -> dict[str, float] | None:
     return asdict(price) if price else None
 
 
 def read_price(price: Mapping[str, float] | None) -> Price | None:
     return Price(**price) if price else None
+
+
+# ── before any model is asked ─────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class StepEstimate:
+    """The calls of one step. `dollars` is None if the model's price is not known."""
+
+    step: str
+    calls: int
+    input_tokens: int
+    output_tokens: int
+    dollars: float | None
+
+
+def estimate_run(
+    cases: Sequence[Case], systems: Sequence[str], prices: Mapping[str, Price | None]
+) -> list[StepEstimate]:
+    """Return the calls of each step. Notes take one call for each session."""
+    count = create_encoder("")
+    found: list[StepEstimate] = []
+
+    def add(step: str, sizes: Sequence[int], output_tokens: int) -> None:
+        price = prices[step.partition(":")[0]]
+        read = sum(sizes)
+        dollars = read * price.input + output_tokens * price.output if price else None
+        found.append(StepEstimate(step, len(sizes), read, output_tokens, dollars))
+
+    questions = sum(len(case.questions) for case in cases)
+    sizes = {case.number: [_count(session, count) for session in case.sessions] for case in cases}
+    for system in systems:
+        if system == "om":
+            source = [size for case in cases for size in sizes[case.number]]
+            notes = round(sum(source) / SOURCE_TOKENS_OF_A_NOTE_TOKEN)
+            add("memory", [TOKENS_OF_A_NOTE_PROMPT + size for size in source], notes)
+            logs = [
+                round(sum(sizes[case.number]) / SOURCE_TOKENS_OF_A_NOTE_TOKEN)
+                for case in cases
+                for _ in case.questions
+            ]
+            add("actor:om", logs, questions * REPLY_TOKENS)
+        else:
+            prompts = [
+                count(write_prompt(system, case.sessions, question))
+                for case in cases
+                for question in case.questions
+            ]
+            add(f"actor:{system}", prompts, questions * REPLY_TOKENS)
+    verdicts = questions * len(systems) + PLANTED_QUESTIONS * PLANTED_REPLIES
+    add("judge", [JUDGE_INPUT_TOKENS] * verdicts, verdicts * JUDGE_OUTPUT_TOKENS)
+    return found
+
+
+def render_rows(steps: Sequence[StepEstimate]) -> Iterator[tuple[str, ...]]:
+    for step in steps:
+        dollars = "price not known" if step.dollars is None else f"{step.dollars:.2f}"
+        numbers = (step.calls, step.input_tokens, step.output_tokens)
+        yield step.step, *map(str, numbers), dollars
+
+
+def _count(session: Session, count: Callable[[str], int]) -> int:
+    return sum(count(message["content"]) for message in session.messages)

@@ -6,11 +6,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from om_proxy.proof.evaluation.call_log import CallLog, CallRecord, hash_body
-from om_proxy.proof.evaluation.logged_models import find_dollars
-from om_proxy.proof.evaluation.prompts import is_right
+import orjson
+
+from om_proxy.proof.evaluation.benchmarks import check_data
+from om_proxy.proof.evaluation.call_log import (
+    CallLog,
+    CallMissing,
+    CallRecord,
+    LoggedModels,
+    find_dollars,
+    hash_body,
+)
+from om_proxy.proof.evaluation.case_player import is_right
+from om_proxy.proof.evaluation.models import parse_model
 from om_proxy.proof.evaluation.report import build_report
-from om_proxy.proof.evaluation.run import read_price
+from om_proxy.proof.evaluation.run import STEPS, RunPlan, create_player, read_price
 from om_proxy.proof.evaluation.run_folder import RunFolder, dump
 
 Row = Mapping[str, Any]
@@ -74,3 +84,29 @@ def _compare(name: str, told: Row, computed: Row) -> Iterator[str]:
     for key in sorted(told.keys() | computed.keys()):
         if dump({key: told.get(key)}) != dump({key: computed.get(key)}):
             yield f"{name}: `{key}` is not what the log gives"
+
+
+async def play_again(folder: RunFolder, plan: RunPlan) -> str | None:
+    """Play a run with its log as the only model, and return the first difference: a prompt that the
+    log does not have, or another row. None: every prompt was made again, byte for byte."""
+    check_data(plan.benchmark.source, plan.data)
+    models = {step: parse_model(plan.models[step], plan.prices[step]) for step in STEPS}
+    asked = LoggedModels(CallLog(folder.path), {})
+    player, cases = create_player(plan, asked, models), plan.choose_cases()
+    told = list(folder.read_cases())
+    if len(told) != len(cases) + 1:
+        return f"cases.jsonl has {len(told)} lines, and the run has {len(cases) + 1}"
+    questions = [question for case in cases for question in case.questions]
+    try:
+        made = [await player.play(case) for case in cases]
+        made.append(await player.judge_planted(questions))
+    except CallMissing as exc:
+        return str(exc)
+    for number, (row, again) in enumerate(zip(told, made, strict=True), 1):
+        if _dump_row(row) != _dump_row(again):
+            return f"cases.jsonl, line {number}, is not what the log gives"
+    return None
+
+
+def _dump_row(row: Row) -> bytes:
+    return orjson.dumps(row, option=orjson.OPT_SORT_KEYS)

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from om_proxy.agents.models import Price
 from om_proxy.common.errors import UsageError
-from om_proxy.proof.evaluation import logged_models
-from om_proxy.proof.evaluation.call_log import CallLog
-from om_proxy.proof.evaluation.logged_models import (
+from om_proxy.proof.evaluation import call_log
+from om_proxy.proof.evaluation.call_log import (
     BudgetReached,
+    CallLog,
     CallMissing,
     LoggedModels,
     find_dollars,
@@ -36,8 +36,8 @@ def make_body(text="hello", max_tokens=50):
 
 
 def make_models(folder, answer=lambda _: "yes", price=PRICE, budget=None):
-    async def reply(asked):
-        return answer(asked)
+    async def reply(body, _gold):
+        return answer(body)
 
     return LoggedModels(CallLog(folder), {"actor": ScriptedModel("s", reply, price)}, budget)
 
@@ -62,7 +62,7 @@ async def test_an_answer_of_the_log_is_not_asked_for_again(tmp_path):
 def test_the_budget_is_never_exceeded(tmp_path_factory, budget, calls):
     folder = tmp_path_factory.mktemp("run")
     words = iter(range(10_000))
-    models = make_models(folder, lambda asked: "word " * asked.body["max_tokens"], budget=budget)
+    models = make_models(folder, lambda body: "word " * body["max_tokens"], budget=budget)
 
     async def ask(text, max_tokens):
         with contextlib.suppress(BudgetReached):
@@ -86,7 +86,7 @@ async def test_what_was_spent_before_counts(tmp_path):
 
 @respx.mock
 async def test_only_faults_of_the_transport_are_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(logged_models, "FIRST_PAUSE_S", 0)
+    monkeypatch.setattr(call_log, "FIRST_PAUSE_S", 0)
     route = respx.post(f"{URL}/chat/completions")
     answer = {"choices": [{"message": {"content": ""}}], "usage": {}}
     route.side_effect = [
