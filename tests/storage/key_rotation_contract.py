@@ -68,6 +68,7 @@ class KeyRotationContract:
         own = await store.commit(Memory(key=OWN), MemoryBuilder(OWN).chat(2).memory())
         writer = await open_with(OLD)
         writer._keys.masters = None
+        writer.secret = store.secret  # that is sealed
         await writer.commit(Memory(key=LONE), MemoryBuilder(LONE).chat(2).memory())
         keys = [*await fill(writer), LONE]
         held = await writer.load(keys[0])

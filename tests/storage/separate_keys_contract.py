@@ -94,7 +94,7 @@ class SqlPlace(SeparatePlace):
 
 
 def faults(store: Any) -> FaultyKeys:
-    keys = store._separate._keys
+    keys = store._keys.separate._keys
     assert isinstance(keys, FaultyKeys)
     return keys
 
@@ -244,7 +244,7 @@ class SeparateKeysContract:
     ) -> None:
         store = await place.open()
         now = 1_000.0
-        store._separate._clock = lambda: now
+        store._keys.separate._clock = lambda: now
         faults(store).is_away = True
         faults(store).asked.clear()
         for _ in range(20):

@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection
 from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.redis.changes import Changes, read_resource, try_until_applied
 from om_proxy.storage.redis.listing import (
     has_active_since,
@@ -34,7 +33,6 @@ async def remove_batch(
     tenant: str,
     resource: str | None,
     describe_forgotten: Callable[[Key], Event] | None,
-    keyring: Keyring,
     active_before: float | None = None,
 ) -> ForgetBatch:
     """Remove some threads of a resource or tenant: all rows of each, but not its part of a shared
@@ -50,12 +48,10 @@ async def remove_batch(
         if is_last:
             names.update(await select_resource_names(session, tenant, resource))
         changes = Changes()
-        removed = await delete_rows(session, changes, keys, keyring)
+        removed = await delete_rows(session, changes, keys)
         for name in sorted(names):
             log_key = Key(tenant, name, RESOURCE_THREAD)
-            removed = await _leave_resource(
-                session, changes, log_key, keys, is_last, removed, keyring
-            )
+            removed = await _leave_resource(session, changes, log_key, keys, is_last, removed)
         # after the revisions were read, so that no turn comes between
         if active_before is not None and await has_active_since(
             session, tenant, resource, active_before
@@ -83,13 +79,12 @@ async def _leave_resource(
     keys: Collection[Key],
     is_last: bool,
     removed: ForgetResult,
-    keyring: Keyring,
 ) -> ForgetResult:
     """Add what a batch changes in one resource besides its threads. Return the sums with that."""
     state = await read_resource(session, log_key.tenant, log_key.resource)
     changes.expect_revision(log_key.tenant, log_key.resource, state.revision)
     if is_last and RESOURCE_THREAD in state.threads:
-        log_result = await delete_rows(session, changes, [log_key], keyring)
+        log_result = await delete_rows(session, changes, [log_key])
         removed = removed.add(log_result._replace(threads=0))
     told = [log_key._replace(thread=name) for name in state.told]
     await clear_others(session, changes, [key for key in told if key not in keys])

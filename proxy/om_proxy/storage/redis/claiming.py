@@ -31,6 +31,11 @@ async def claim_due(
     return tuple(map(unpack_key, found))
 
 
+async def select_due(session: Session, now: float, limit: int) -> tuple[Key, ...]:
+    """Return `Store.due_threads`."""
+    return await claim_due(session, now, limit)
+
+
 async def take_lease(session: Session, key: Key, holder: str, seconds: float) -> bool:
     return bool(await session.run("lease", *key, holder, _count_ms(seconds)))
 
@@ -62,7 +67,9 @@ async def select_backlog(session: Session, shared_log: Key) -> Backlog:
     )
 
 
-async def set_due(session: Session, key: Key, at: float | None, backlog: Backlog | None) -> bool:
+async def set_due(
+    session: Session, key: Key, at: float | None, backlog: Backlog | None = None
+) -> bool:
     """Return `Store.set_due`."""
     expected: bytes = b""
     if backlog is not None:

@@ -16,7 +16,7 @@ from om_proxy.storage.encryption.admission import (
     check_master,
     open_stored_secret,
 )
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
 from om_proxy.storage.redis.keys import read_key_id
 from om_proxy.storage.redis.rows import decode_wrapped_key
@@ -54,16 +54,13 @@ async def read_state(session: Session) -> EncryptionState:
 
 
 async def admit(
-    session: Session,
-    masters: MasterKeys | None,
-    separate: SeparateKeys | None = None,
-    *,
-    moves_keys: bool = False,
+    session: Session, separate: SeparateKeys | None = None, *, moves_keys: bool = False
 ) -> str | None:
     """Return the id of the key store; None: the keys are beside the data. Raise WrongMasterKey or
     WrongKeyStore unless this process has the keys that the database needs. An empty one is encrypted
     from the start if there is a key. `moves_keys`: one whose keys are beside its data begins to use
     the key store."""
+    masters = session.keyring.masters
     state = await read_state(session)
     while masters and not state.master and state.is_empty:
         try:
@@ -100,10 +97,13 @@ async def _bind_keys(session: Session, stored: str | None, id_: str) -> None:
     check_key_store(stored, is_set=True, offered=id_)
 
 
-async def readmit(session: Session, masters: MasterKeys, key_store: str | None) -> None:
-    """Look at what a new connection leads to. A server that crashed may have lost that it is
-    encrypted, with all that came later: it is marked again. Raise WrongMasterKey or WrongKeyStore if
-    it has other keys, or holds anything that is not encrypted."""
+async def readmit(session: Session, key_store: str | None) -> None:
+    """Look at what a new connection leads to, if the store is encrypted. A server that crashed may
+    have lost that, with all that came later: it is marked again. Raise WrongMasterKey or WrongKeyStore
+    if it has other keys, or holds anything that is not encrypted."""
+    masters = session.keyring.masters
+    if masters is None:
+        return
     state = await read_state(session)
     while not state.master and state.is_empty:
         await begin(session, masters, key_store)
@@ -115,23 +115,24 @@ async def readmit(session: Session, masters: MasterKeys, key_store: str | None) 
         await _bind_keys(session, state.key_store, key_store)
 
 
-async def keep_secret(session: Session, proposed: bytes, masters: MasterKeys | None) -> bytes:
+async def keep_secret(session: Session, proposed: bytes) -> bytes:
     """Return the store's secret: the stored one, or `proposed`, which is stored then."""
-    master, stored = await _store_secret(session, proposed, masters, replaces=False)
-    return open_stored_secret(stored, master, masters)
+    master, stored = await _store_secret(session, proposed, replaces=False)
+    return open_stored_secret(stored, master, session.keyring.masters)
 
 
-async def adopt_secret(session: Session, secret: bytes, masters: MasterKeys | None) -> None:
+async def adopt_secret(session: Session, secret: bytes) -> None:
     """Store another secret, unless a thread or a shared log is stored. Raise WrongMasterKey if it
     could not be sealed."""
-    master, _ = await _store_secret(session, secret, masters, replaces=True)
-    check_master(master, masters)
+    master, _ = await _store_secret(session, secret, replaces=True)
+    check_master(master, session.keyring.masters)
 
 
 async def _store_secret(
-    session: Session, secret: bytes, masters: MasterKeys | None, *, replaces: bool
+    session: Session, secret: bytes, *, replaces: bool
 ) -> tuple[str | None, bytes | None]:
     """Return the id of the master key and the secret, as they are stored then."""
+    masters = session.keyring.masters
     value = masters.seal_secret(secret) if masters else secret
     is_sealed = masters is not None
     master, stored = await session.run("keep_secret", value, int(is_sealed), int(replaces))
@@ -148,23 +149,27 @@ async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> lis
     return [decode_wrapped_key(id_, stored) for id_, stored in pairs if stored is not None]
 
 
-async def hold_key(session: Session, memory: Memory, keys: Keyring) -> HeldKeys:
+async def hold_key(session: Session, memory: Memory) -> HeldKeys:
     """Return the key of a memory. Raise Conflict if it is no longer stored with its version, and
     UnopenedText if its key is gone."""
-    if held := keys.find_row(memory):
+    if held := session.keyring.find_row(memory):
         return held
     name = session.keys.of_thread("row", memory.key)
     id_, version, key_ids = await session.call("HMGET", name, "id", "version", "keys")
     if version is None or (int(id_), int(version)) != (memory.row_id, memory.version):
         raise Conflict(f"thread {memory.key.thread} has changed; load it again")
     key_id = read_key_id(key_ids)
-    keys.note_row(memory.row_id, memory.version, key_id)
-    return (await keys.hold_row(session, key_id)).require_row()
+    session.keyring.note_row(memory.row_id, memory.version, key_id)
+    return (await session.keyring.hold_row(session, key_id)).require_row()
 
 
-async def hold_key_of(session: Session, key: Key, keys: Keyring) -> HeldKeys:
+async def hold_key_of(session: Session, key: Key) -> HeldKeys:
     """Return the key of the memory that has this name now, if there is one."""
-    if keys.masters is None:
+    if session.keyring.masters is None:
         return NO_HELD_KEYS
     id_, key_ids = await session.call("HMGET", session.keys.of_thread("row", key), "id", "keys")
-    return NO_HELD_KEYS if id_ is None else await keys.hold_row(session, read_key_id(key_ids))
+    return (
+        NO_HELD_KEYS
+        if id_ is None
+        else await session.keyring.hold_row(session, read_key_id(key_ids))
+    )

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
-from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.encryption import hold_key_of
 from om_proxy.storage.redis.rows import (
@@ -49,13 +48,12 @@ async def select_events(
     keys: Sequence[Key] | None,
     after: int | None,
     limit: int,
-    keyring: Keyring,
 ) -> EventPage:
     """Return a page of events; see `Store.events`."""
     own = None if keys is None else [key for key in set(keys) if tenant in (None, key.tenant)]
     part = await _read_events(session, tenant, own, after, limit)
     cursor = part.events[-1].id if len(part.events) == limit else part.newest
-    held = await keyring.hold(session, {event.key_id for event in part.events})
+    held = await session.keyring.hold(session, {event.key_id for event in part.events})
     events = tuple(event.open(held.find(event.key_id)) for event in part.events)
     return EventPage(events, cursor, part.is_gap)
 
@@ -79,7 +77,7 @@ async def _read_events(
     return _EventPart(int(newest), int(pruned), bool(is_gap), tuple(events))
 
 
-async def select_position(session: Session, before: int) -> int:
+async def select_position(session: Session, before: int = 0) -> int:
     """Return `Store.event_position`."""
     names = session.keys
     newest = int(await session.call("GET", names.of_store("event")) or 0)
@@ -91,18 +89,16 @@ async def select_position(session: Session, before: int) -> int:
     return int(await session.call("GET", names.of_store("pruned")) or 0)
 
 
-async def add_thread_events(
-    session: Session, key: Key, events: Sequence[Event], keyring: Keyring
-) -> None:
+async def add_thread_events(session: Session, key: Key, events: Sequence[Event]) -> None:
     """Write the newest of these events of a thread. A thread that is not there has none."""
     while True:
-        held = await hold_key_of(session, key, keyring)
+        held = await hold_key_of(session, key)
         encoded = [encode_new_event(key, event, held.row) for event in events[-MAX_EVENTS:]]
         is_written = await session.run(
             "add_events", MAX_EVENTS, *key, held.row_key_id or b"", len(encoded), *encoded
         )
         # else the thread has got another key meanwhile, or one that this process cannot have
-        if is_written or keyring.masters is None:
+        if is_written or session.keyring.masters is None:
             return
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.redis.keys import LAST_BYTE, pack_names, unpack_key, unpack_names
 from om_proxy.storage.redis.rows import ThreadRow, decode_thread_row
@@ -140,17 +140,16 @@ def _bound_names(tenant: str | None, resource: str | None) -> tuple[bytes, bytes
 async def select_all(
     session: Session,
     tenant: str | None,
-    resource: str | None,
-    cursor: Key | None,
-    limit: int,
-    keyring: Keyring,
+    resource: str | None = None,
+    cursor: Key | None = None,
+    limit: int = 100,
 ) -> tuple[ThreadInfo, ...]:
     """Return `Store.threads`."""
     selection = ThreadSelection(tenant, resource)
     infos: list[ThreadInfo] = []
     after = None if cursor is None else ThreadPlace(cursor, 0.0, 0)
     while len(infos) < limit:
-        page = await select_threads(session, selection, after, limit - len(infos), keyring)
+        page = await select_threads(session, selection, after, limit - len(infos))
         infos += page.threads
         after = page.end
         if after is None:
@@ -161,13 +160,12 @@ async def select_all(
 async def select_threads(
     session: Session,
     selection: ThreadSelection,
-    after: ThreadPlace | None,
-    limit: int,
-    keyring: Keyring,
+    after: ThreadPlace | None = None,
+    limit: int = 100,
 ) -> ThreadPage:
     """Return `Store.find_threads`."""
     chosen, end = await _choose_rows(session, selection, after, limit)
-    held = await keyring.hold(session, {one.row.key_id for one in chosen})
+    held = await session.keyring.hold(session, {one.row.key_id for one in chosen})
     return ThreadPage(tuple(one.show(held) for one in chosen), end)
 
 
@@ -222,7 +220,7 @@ async def list_rows(
 
 
 async def select_idle(
-    session: Session, before: float, after: ThreadPlace | None, limit: int
+    session: Session, before: float, after: ThreadPlace | None = None, limit: int = 100
 ) -> tuple[IdleThread, ...]:
     """Return `Store.idle_threads`."""
     bounds: tuple[Argument, Argument] = ("", "")
@@ -258,7 +256,7 @@ async def select_resource_names(
 
 
 async def select_resources(
-    session: Session, tenant: str, after: str | None, limit: int, keyring: Keyring
+    session: Session, tenant: str, after: str | None = None, limit: int = 100
 ) -> tuple[ResourceInfo, ...]:
     """Return `Store.resources`."""
     first = b"[" + pack_names(tenant)
@@ -269,13 +267,11 @@ async def select_resources(
         "ZRANGEBYLEX", session.keys.of_store("resources"), first, last, "LIMIT", 0, limit
     )
     names = [unpack_names(one)[1] for one in listed]
-    found = [await select_resource(session, tenant, name, keyring) for name in names]
+    found = [await select_resource(session, tenant, name) for name in names]
     return tuple(info for info in found if info is not None)
 
 
-async def select_resource(
-    session: Session, tenant: str, resource: str, keyring: Keyring
-) -> ResourceInfo | None:
+async def select_resource(session: Session, tenant: str, resource: str) -> ResourceInfo | None:
     """Return `Store.resource`."""
     log_key = Key(tenant, resource, RESOURCE_THREAD)
     count, log = await session.call_many(
@@ -291,7 +287,7 @@ async def select_resource(
     if log[2] is not None:
         threads -= 1
         row = decode_thread_row(log[2])
-        held = await keyring.hold(session, [row.key_id])
+        held = await session.keyring.hold(session, [row.key_id])
         listed = ListedRow(log_key, int(log[0]), float(log[1]), row, None, None, False, 0)
         shared_log = listed.show(held)
     return ResourceInfo(

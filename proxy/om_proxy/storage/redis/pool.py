@@ -37,6 +37,7 @@ from redis.exceptions import (
 
 from om_proxy.common.errors import ConfigError, OmError, StorageError
 from om_proxy.storage.encoding import DECODING_ERRORS, refuse_value
+from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.redis.keys import KeyNames
 from om_proxy.storage.redis.server import ServerState, check_rights, check_server, read_server_state
 from om_proxy.storage.redis.session import Session
@@ -55,8 +56,11 @@ LOST_CONNECTION = (DriverConnectionError, DriverTimeoutError, OSError, asyncio.I
 class ConnectionPool:
     """At most `connections` connections, opened as they are needed."""
 
-    def __init__(self, keys: KeyNames, timeout_s: float, must_be_durable: bool) -> None:
+    def __init__(
+        self, keys: KeyNames, keyring: Keyring, timeout_s: float, must_be_durable: bool
+    ) -> None:
         self._keys = keys
+        self.keyring = keyring
         self._timeout_s = timeout_s
         self._must_be_durable = must_be_durable
         self._pool: BlockingConnectionPool
@@ -72,13 +76,14 @@ class ConnectionPool:
         cls,
         url: str,
         keys: KeyNames,
+        keyring: Keyring,
         *,
         connections: int,
         timeout_s: float,
         must_be_durable: bool,
     ) -> ConnectionPool:
         """Open one connection, and look at the server. Raise StorageError if it cannot be used."""
-        pool = cls(keys, timeout_s, must_be_durable)
+        pool = cls(keys, keyring, timeout_s, must_be_durable)
         try:
             pool._pool = BlockingConnectionPool.from_url(
                 url,
@@ -102,7 +107,7 @@ class ConnectionPool:
     async def _greet_server(self, connection: AbstractConnection) -> None:
         try:
             await connection.on_connect()
-            session = Session(connection, self._keys)
+            session = Session(connection, self._keys, self.keyring)
             state = await read_server_state(session)
             check_server(state, self._must_be_durable)
             await check_rights(session)
@@ -172,7 +177,7 @@ class ConnectionPool:
         connection = await take()
         is_whole = False
         try:
-            result = await work(Session(connection, self._keys))
+            result = await work(Session(connection, self._keys, self.keyring))
             is_whole = True
             return result
         except OmError:

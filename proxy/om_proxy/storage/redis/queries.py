@@ -15,7 +15,6 @@ from om_proxy.memory.model import (
     Reflection,
 )
 from om_proxy.storage.encoding import decode_text
-from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, ThreadCiphers
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.session import Session
@@ -36,36 +35,34 @@ class _Found(NamedTuple):
     parts: Sequence[Any]  # messages and notes
 
 
-async def select_newest(
-    session: Session, held: Sequence[Memory], keyring: Keyring
-) -> tuple[Memory, ...]:
+async def select_newest(session: Session, held: Sequence[Memory]) -> tuple[Memory, ...]:
     """Return the newest of these memories of one resource, all of one moment, and those that are
     as they are held. Where the changes since do not tell all of one, all are read in full."""
-    newest = await _load(session, held, keyring)
+    newest = await _load(session, held)
     if None not in newest:
         return tuple(memory for memory in newest if memory is not None)
-    read = await select_memories(session, [memory.key for memory in held], keyring)
+    read = await select_memories(session, [memory.key for memory in held])
     return tuple(
         memory if (memory.row_id, memory.version) == (now.row_id, now.version) else now
         for memory, now in zip(held, read, strict=True)
     )
 
 
-async def _load(session: Session, held: Sequence[Memory], keyring: Keyring) -> list[Memory | None]:
+async def _load(session: Session, held: Sequence[Memory]) -> list[Memory | None]:
     """Return the newest of these memories; None for one of which the changes do not tell all."""
     tenant, resource, _ = held[0].key
     wanted = [part for memory in held for part in _list_held(memory)]
     answers = await session.run("load", tenant, resource, RECENT_MARKS, len(held), *wanted)
     found = [_read_answer(answer) for answer in answers]
     for memory, one in zip(held, found, strict=True):
-        _note_row(keyring, memory, one)
+        _note_row(session, memory, one)
     ids = {
         id_
         for one in found
         if isinstance(one, _Found)
         for id_ in (one.row.key_id, one.row.others_key_id)
     }
-    keys = await keyring.hold(session, ids)
+    keys = await session.keyring.hold(session, ids)
     return [_take_newest(memory, one, keys) for memory, one in zip(held, found, strict=True)]
 
 
@@ -84,13 +81,13 @@ def _read_answer(answer: Any) -> _Found | int:
     )
 
 
-def _note_row(keyring: Keyring, held: Memory, found: _Found | int) -> None:
+def _note_row(session: Session, held: Memory, found: _Found | int) -> None:
     """Note which key the memory has now. The key of one that is gone is held no longer."""
     row_id = found.row_id if isinstance(found, _Found) else 0
     if held.row_id and found != IS_HELD and row_id != held.row_id:
-        keyring.drop_row(held.row_id)
+        session.keyring.drop_row(held.row_id)
     if isinstance(found, _Found):
-        keyring.note_row(found.row_id, found.version, found.row.key_id)
+        session.keyring.note_row(found.row_id, found.version, found.row.key_id)
 
 
 def _list_held(memory: Memory) -> tuple[str | int, ...]:
@@ -175,11 +172,9 @@ def decode_memory(key: Key, found: _Found, ciphers: ThreadCiphers) -> Memory:
     )
 
 
-async def select_memories(
-    session: Session, keys: Sequence[Key], keyring: Keyring
-) -> tuple[Memory, ...]:
+async def select_memories(session: Session, keys: Sequence[Key]) -> tuple[Memory, ...]:
     """Return these memories of one resource, all of one moment."""
-    newest = await _load(session, [Memory(key=key) for key in keys], keyring)
+    newest = await _load(session, [Memory(key=key) for key in keys])
     return tuple(memory for memory in newest if memory is not None)  # nothing held, nothing partial
 
 

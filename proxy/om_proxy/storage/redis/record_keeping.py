@@ -38,7 +38,7 @@ def _encode(record: AuditRecord) -> bytes:
 
 
 async def select_audit(
-    session: Session, tenant: str | None, before: int | None, limit: int
+    session: Session, tenant: str | None, before: int | None = None, limit: int = 100
 ) -> tuple[AuditRecord, ...]:
     names = session.keys
     listed = names.of_store("audit") if tenant is None else names.of_tenant("audit", tenant)

@@ -21,7 +21,7 @@ from om_proxy.memory.model import (
     Memory,
     resource_key,
 )
-from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, Keyring
+from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys
 from om_proxy.storage.encryption.row_cipher import RowCipher, ThreadCiphers
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import (
@@ -58,7 +58,6 @@ async def remove_thread(
     label_of: LabelThread,
     event: Event | None,
     now: float,
-    keyring: Keyring,
 ) -> ForgetResult:
     """Remove a thread. Return what was removed. Raise Conflict, and remove nothing, if it is stored
     with another version than `expected_version`."""
@@ -70,7 +69,7 @@ async def remove_thread(
             raise Conflict(f"thread {key.thread}: it has changed since version {expected_version}")
         changes = Changes()
         changes.expect_revision(key.tenant, key.resource, state.revision)
-        removed = await delete_rows(session, changes, [key], keyring)
+        removed = await delete_rows(session, changes, [key])
         if key.thread != RESOURCE_THREAD and RESOURCE_THREAD in state.threads:
             others = [
                 key._replace(thread=name)
@@ -78,12 +77,12 @@ async def remove_thread(
                 if is_shared and name not in (key.thread, RESOURCE_THREAD)
             ]
             removed = await _remove_from_log(
-                session, changes, key, others, label_of, removed, state.told, now, keyring
+                session, changes, key, others, label_of, removed, state.told, now
             )
         if key.thread != RESOURCE_THREAD:
             for name in sorted(state.quoting - {key.thread}):
                 other = key._replace(thread=name)
-                await _remove_quotes(session, changes, other, label_of(key), keyring)
+                await _remove_quotes(session, changes, other, label_of(key))
         if event and removed.threads:
             changes.add_events(Key(key.tenant, "", ""), [event])
         finish_removal(session, changes, [key], removed)
@@ -106,9 +105,7 @@ def ask_for_erasure(session: Session, changes: Changes) -> None:
     changes.call("HINCRBY", session.keys.of_store("erasure"), "asked", 1)
 
 
-async def delete_rows(
-    session: Session, changes: Changes, keys: Sequence[Key], keyring: Keyring
-) -> ForgetResult:
+async def delete_rows(session: Session, changes: Changes, keys: Sequence[Key]) -> ForgetResult:
     """Add the steps that delete everything of these, with their keys. Return the numbers of what is
     stored."""
     names = session.keys
@@ -130,17 +127,17 @@ async def delete_rows(
     for place, key in enumerate(keys):
         changes.delete_thread(key)
         *own, events, key_ids = counts[7 * place : 7 * place + 7]
-        keyring.drop(split_key_ids(key_ids))
+        session.keyring.drop(split_key_ids(key_ids))
         removed = ForgetResult(*own)._replace(events=events)
-        result = result.add(mark_copies(removed, read_key_id(key_ids), keyring))
+        result = result.add(mark_copies(session, removed, read_key_id(key_ids)))
     return result
 
 
-def mark_copies(removed: ForgetResult, key_id: bytes | None, keyring: Keyring) -> ForgetResult:
+def mark_copies(session: Session, removed: ForgetResult, key_id: bytes | None) -> ForgetResult:
     """Return the result with what becomes of copies of a memory that had this key, which goes."""
     if not any(removed.counts.values()):
         return removed
-    return removed._replace(backups=keyring.say_of_copies(key_id))
+    return removed._replace(backups=session.keyring.say_of_copies(key_id))
 
 
 async def _remove_from_log(
@@ -152,30 +149,29 @@ async def _remove_from_log(
     removed: ForgetResult,
     told: frozenset[str],
     now: float,
-    keyring: Keyring,
 ) -> ForgetResult:
     """Remove the thread's part from the shared log. Return `removed` with that part added.
     `others`: the threads that keep sharing it. A log whose key is destroyed is nothing that anybody
     can read: it stays with them."""
     log_key = resource_key(key)
     if not others:
-        log_result = await delete_rows(session, changes, [log_key], keyring)
+        log_result = await delete_rows(session, changes, [log_key])
         return removed.add(log_result._replace(threads=0))
     stored = await select_thread_rows(session, [log_key])
     key_id = stored[log_key][1].key_id if log_key in stored else None
     # one that is gone since has taken the revision along
-    if log_key not in stored or await keyring.is_destroyed(session, key_id):
+    if log_key not in stored or await session.keyring.is_destroyed(session, key_id):
         return removed
-    [shared_log] = await select_memories(session, [log_key], keyring)
-    older = await select_generations(session, log_key, keyring, shared_log.log.generation)
-    keys = await _change_key(session, changes, log_key, key_id, keyring)
+    [shared_log] = await select_memories(session, [log_key])
+    older = await select_generations(session, log_key, shared_log.log.generation)
+    keys = await _change_key(session, changes, log_key, key_id)
     # they may hold the thread's words
     event_count = await remove_from_log(session, changes, log_key, key.thread)
     plan = plan_log_removal(shared_log, older, key, others, label_of, now)
     await Commit(shared_log, plan.log, keys=keys).prepare(session, changes)
     await _delete_notes(session, changes, plan.log, plan.observations)
     for other, coverage in plan.uncovered:
-        await _uncover(session, changes, other, plan.log, label_of(other), coverage, keyring)
+        await _uncover(session, changes, other, plan.log, label_of(other), coverage)
     if plan.uncovered:
         # messages that are in a tail again may be due
         changes.set_due(log_key, now)
@@ -183,21 +179,21 @@ async def _remove_from_log(
     told_keys = [key._replace(thread=name) for name in told - {key.thread, *uncovered}]
     await clear_others(session, changes, told_keys)
     part = plan.add_to(ForgetResult(events=event_count))
-    return removed.add(mark_copies(part, key_id, keyring))
+    return removed.add(mark_copies(session, part, key_id))
 
 
 async def _change_key(
-    session: Session, changes: Changes, log_key: Key, key_id: bytes | None, keyring: Keyring
+    session: Session, changes: Changes, log_key: Key, key_id: bytes | None
 ) -> CommitKeys:
     """Add the steps that encrypt all rows of a log with another key: copies of the data hold what it
     told of the thread. Return what its own row is to be written with."""
-    new = keyring.create_key()
+    new = session.keyring.create_key()
     if new is None:
         return NO_COMMIT_KEYS
-    held = await keyring.hold_row(session, key_id)
-    keyring.drop([key_id])
+    held = await session.keyring.hold_row(session, key_id)
+    session.keyring.drop([key_id])
     await add_resealed_rows(session, changes, log_key, held.row, new.key)
-    return await keyring.write_new(CommitKeys(ThreadCiphers(new.key), (new.stored,)))
+    return await session.keyring.write_new(CommitKeys(ThreadCiphers(new.key), (new.stored,)))
 
 
 async def _delete_notes(
@@ -223,24 +219,23 @@ async def _uncover(
     log: Memory,
     label: str,
     coverage: int,
-    keyring: Keyring,
 ) -> None:
     """Write a thread of which the log now covers less, up to the seq `coverage`."""
-    [thread] = await select_memories(session, [key], keyring)
+    [thread] = await select_memories(session, [key])
     outline = await select_outline(session, key)
     covered = [mark for mark in outline.live if mark.seq <= coverage]
-    tail = await select_messages(session, key, keyring, coverage)
+    tail = await select_messages(session, key, coverage)
     after = uncover_thread(
         thread,
         log,
         label,
         tuple(covered[-RECENT_MARKS:]),
-        tuple(stored.message for stored in tail),
+        tail,
         (len(covered), sum(mark.tokens for mark in covered)),
     )
     after = replace(after, other_threads_text="")
-    held = await hold_key_of(session, key, keyring)
-    keys = await keyring.write_new(keyring.plan_commit(thread, after, held))
+    held = await hold_key_of(session, key)
+    keys = await session.keyring.write_new(session.keyring.plan_commit(thread, after, held))
     await Commit(thread, after, keys=keys).prepare(session, changes)
 
 
@@ -250,9 +245,7 @@ async def clear_others(session: Session, changes: Changes, keys: Sequence[Key]) 
         changes.write_row(key, msgspec.structs.replace(row, others=b""), due)
 
 
-async def _remove_quotes(
-    session: Session, changes: Changes, key: Key, label: str, keyring: Keyring
-) -> None:
+async def _remove_quotes(session: Session, changes: Changes, key: Key, label: str) -> None:
     """Take the look-ups of this thread out that quote the thread with the label. Copies of the data
     hold them too, where keys are apart: the thread gets a new key."""
     name = session.keys.of_thread("marks", key)
@@ -261,13 +254,13 @@ async def _remove_quotes(
     if key not in stored:
         return
     key_id = stored[key][1].key_id
-    cipher = (await keyring.hold_row(session, key_id)).row
+    cipher = (await session.keyring.hold_row(session, key_id)).row
     quoting = [seq for seq, mark in marks.items() if rows.may_quote(mark, label, cipher)]
     if not quoting:
         return
-    if keyring.separate is not None:
-        [thread] = await select_memories(session, [key], keyring)
-        keys = await _change_key(session, changes, key, key_id, keyring)
+    if session.keyring.separate is not None:
+        [thread] = await select_memories(session, [key])
+        keys = await _change_key(session, changes, key, key_id)
         after = replace(thread, other_threads_text="")
         await Commit(thread, after, keys=keys).prepare(session, changes)
     changes.set_fields(name, {seq: rows.drop_look_ups(marks[seq]) for seq in quoting})
@@ -341,7 +334,6 @@ async def commit_erasing(
     change: Change,
     commit: SharedCommit,
     erasures: Sequence[NoteErasure],
-    keyring: Keyring,
 ) -> WrittenRow:
     """Overwrite stored entries and write the commit (`Store.commit_erasing`). Raise Conflict before
     anything is written."""
@@ -353,7 +345,7 @@ async def commit_erasing(
         changes = Changes()
         changes.expect_revision(key.tenant, key.resource, state.revision)
         for erasure in erasures:
-            await _overwrite_entries(session, changes, erasure, state, keyring)
+            await _overwrite_entries(session, changes, erasure, state)
             if erasure.key != key:
                 changes.raise_version(erasure.key)
         await commit.add_steps(session, changes)
@@ -383,11 +375,10 @@ async def _overwrite_entries(
     changes: Changes,
     erasure: NoteErasure,
     state: ResourceState,
-    keyring: Keyring,
 ) -> None:
     key = erasure.key
-    notes = await select_notes(session, key, [entry.id for entry in erasure.blanks], keyring)
-    cipher = (await hold_key_of(session, key, keyring)).row
+    notes = await select_notes(session, key, [entry.id for entry in erasure.blanks])
+    cipher = (await hold_key_of(session, key)).row
     blanks = {
         blank.id: rows.encode_observation(
             replace(

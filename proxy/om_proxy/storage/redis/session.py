@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ResponseError
 
+from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.redis.keys import KeyNames
 
 COMMON_PART = "rows"  # every script begins with it
@@ -38,11 +39,12 @@ MAX_COMMANDS = 500
 
 
 class Session:
-    """One connection, for one piece of work."""
+    """One connection, for one piece of work, with the names of the store's keys and its data keys."""
 
-    def __init__(self, connection: AbstractConnection, keys: KeyNames) -> None:
+    def __init__(self, connection: AbstractConnection, keys: KeyNames, keyring: Keyring) -> None:
         self._connection = connection
         self.keys = keys
+        self.keyring = keyring
 
     async def call(self, *command: Argument) -> Any:
         """Run one command and return its reply: integers, bytes, None, and lists of them."""

@@ -9,10 +9,10 @@ becomes of an error.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import structlog
 from redis.exceptions import ResponseError
@@ -20,7 +20,7 @@ from redis.exceptions import ResponseError
 from om_proxy.common.errors import Conflict
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import Beginning, Generation, Key, Memory, Message
+from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
@@ -43,14 +43,12 @@ from om_proxy.storage.redis import events as event_rows
 from om_proxy.storage.redis.commit import SharedCommit
 from om_proxy.storage.redis.key_rows import ServerKeyRows
 from om_proxy.storage.redis.keys import KeyNames
-from om_proxy.storage.redis.listing import add_up_threads
 from om_proxy.storage.redis.log_rewriting import (
     REWRITE_INTERVAL_S,
     LogRewriter,
     is_rewrite_pending,
 )
 from om_proxy.storage.redis.pool import ConnectionPool, Work
-from om_proxy.storage.redis.removal import drop_generations
 from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared import forgetting
@@ -65,35 +63,17 @@ from om_proxy.storage.values.changes import (
     NoteErasure,
     ResourceWakeup,
 )
-from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
-from om_proxy.storage.values.listing import (
-    IdleThread,
-    ResourceInfo,
-    ThreadInfo,
-    ThreadPage,
-    ThreadPlace,
-    ThreadSelection,
-)
-from om_proxy.storage.values.records import AuditRecord, ForgetResult, StoredReceipt
-from om_proxy.storage.values.store_description import Promise, StoreTotals
-from om_proxy.storage.values.stored_events import EventPage, WebhookState
-from om_proxy.storage.values.stored_rows import (
-    Backlog,
-    GenerationEntries,
-    GenerationSummary,
-    Outline,
-    StoredMessage,
-    StoredObservation,
-    WholeThread,
-)
+from om_proxy.storage.values.records import ForgetResult
+from om_proxy.storage.values.store_description import Promise
+from om_proxy.storage.values.stored_rows import WholeThread
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
 logger = structlog.get_logger("storage")
 
-
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class RedisOptions(NamedTuple):
@@ -107,6 +87,30 @@ class RedisOptions(NamedTuple):
 
 DEFAULT_OPTIONS = RedisOptions()
 
+Method = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
+
+
+def make_read(
+    work: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]], timeout_s: float | None = None
+) -> Method[P, T]:
+    """Return a method that does this reading on a connection, again if a text does not open."""
+
+    async def read(self: RedisStore, /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._read(lambda session: work(session, *args, **options), timeout_s)
+
+    return read
+
+
+def make_write(
+    work: Callable[Concatenate[Session, P], Coroutine[Any, Any, T]], timeout_s: float | None = None
+) -> Method[P, T]:
+    """Return a method that does this writing on a connection."""
+
+    async def write(self: RedisStore, /, *args: P.args, **options: P.kwargs) -> T:
+        return await self._pool.write(lambda session: work(session, *args, **options), timeout_s)
+
+    return write
+
 
 class RedisStore(SearchedWithoutIndex):
     """The `Store` protocol on Redis. Call `await RedisStore.open(url)`, and `close()` at the end."""
@@ -114,20 +118,17 @@ class RedisStore(SearchedWithoutIndex):
     def __init__(
         self,
         pool: ConnectionPool,
+        key_store_id: str | None,
         generations: int | None,
         rewrite_interval_s: float,
-        masters: MasterKeys | None = None,
-        separate: SeparateKeys | None = None,
     ) -> None:
         self._pool = pool
+        self._keys = pool.keyring
+        self._key_store_id = key_store_id
         self._generations = generations
         self._rewriter = LogRewriter(pool, rewrite_interval_s)
-        self._masters = masters
-        self._keys = Keyring(encryption.select_wrapped_keys, masters)
-        self._separate = separate
-        self._key_store_id: str | None = None
         key_rows = ServerKeyRows(pool)
-        self._doomed = DoomedKeys(separate, key_rows)
+        self._doomed = DoomedKeys(self._keys.separate, key_rows)
         self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
         self.key_rotation = KeyRotation(self._keys, key_rows)
 
@@ -154,18 +155,19 @@ class RedisStore(SearchedWithoutIndex):
         pool = await ConnectionPool.open(
             url,
             KeyNames(options.prefix),
+            Keyring(encryption.select_wrapped_keys, masters),
             connections=options.connections,
             timeout_s=options.timeout_s,
             must_be_durable=options.durable,
         )
-        store = cls(pool, generations, rewrite_interval_s, masters, separate)
         try:
             await pool.write(lambda s: schema.prepare_schema(s, create), LONG_TIMEOUT_S)
-            store._key_store_id = await pool.write(
-                lambda s: encryption.admit(s, masters, separate, moves_keys=moves_keys),
+            key_store_id = await pool.write(
+                lambda s: encryption.admit(s, separate, moves_keys=moves_keys),
                 LONG_TIMEOUT_S,
             )
-            store._keys.separate = separate
+            pool.keyring.separate = separate
+            store = cls(pool, key_store_id, generations, rewrite_interval_s)
             if create:
                 await store._rewriter.start_if_pending()
         except BaseException:
@@ -179,17 +181,14 @@ class RedisStore(SearchedWithoutIndex):
         await self._rewriter.close()
         await self._pool.close()
         self._keys.close()
-        if self._separate:
-            await self._separate.close()
-
-    async def totals(self, now: float) -> StoreTotals:
-        return await self._pool.read(lambda s: add_up_threads(s, now), LONG_TIMEOUT_S)
+        if self._keys.separate:
+            await self._keys.separate.close()
 
     async def ping(self) -> None:
         """Draw a version: a server that is full, or read-only, refuses that."""
         await self._pool.write(lambda s: s.call("INCR", s.keys.of_store("version")))
-        if self._separate:
-            await self._separate.ping()
+        if self._keys.separate:
+            await self._keys.separate.ping()
 
     async def clock(self) -> float:
         seconds, microseconds = await self._pool.read(lambda s: s.call("TIME"))
@@ -201,25 +200,21 @@ class RedisStore(SearchedWithoutIndex):
         return create_redis_promise(
             server.durability if server else "none",
             row.version,
-            is_encrypted=self._masters is not None,
-            has_separate_keys=self._separate is not None,
+            is_encrypted=self._keys.masters is not None,
+            has_separate_keys=self._keys.separate is not None,
         )
 
-    async def check_schema(self) -> None:
-        await self._pool.read(schema.check_schema)
+    check_schema = make_read(schema.check_schema)
+    totals = make_read(listing.add_up_threads, LONG_TIMEOUT_S)
 
     # ── reading ──
 
-    async def _read_sealed(self, work: Work[T]) -> T:
-        """Run work that reads texts, and needs keys for it."""
-        return await self._keys.retry_unopened(lambda: self._pool.read(work))
+    async def _read(self, work: Work[T], timeout_s: float | None = None) -> T:
+        return await self._keys.retry_unopened(lambda: self._pool.read(work, timeout_s))
 
     async def load(self, key: Key) -> Memory:
-        [memory] = await self._read_sealed(lambda s: queries.select_memories(s, [key], self._keys))
+        [memory] = await self._read(lambda s: queries.select_memories(s, [key]))
         return memory
-
-    async def version(self, key: Key) -> int:
-        return await self._pool.read(lambda s: queries.select_version(s, key))
 
     async def refresh(self, held: Memory) -> Memory:
         [memory] = await self._select_newest(held)
@@ -236,148 +231,52 @@ class RedisStore(SearchedWithoutIndex):
             # this session may be of another server than the one that `held` was read from
             is_known = losses == self._pool.loss_count
             known = held if is_known else [Memory(key=memory.key) for memory in held]
-            return await queries.select_newest(session, known, self._keys)
+            return await queries.select_newest(session, known)
 
-        return await self._read_sealed(select)
+        return await self._read(select)
 
-    async def outline(self, key: Key) -> Outline:
-        return await self._pool.read(lambda s: thread_rows.select_outline(s, key))
-
-    async def messages(
-        self, key: Key, after: int, through: int | None = None, limit: int | None = None
-    ) -> tuple[Message, ...]:
-        found = await self._read_sealed(
-            lambda s: thread_rows.select_messages(s, key, self._keys, after, through, limit)
-        )
-        return tuple(stored.message for stored in found)
-
-    async def stored_messages(
-        self, key: Key, after: int, through: int | None = None, *, limit: int
-    ) -> tuple[StoredMessage, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_messages(
-                s, key, self._keys, after, through, limit, every=True
-            )
-        )
-
-    async def messages_by_seq(self, key: Key, seqs: Sequence[int]) -> tuple[Message, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_by_seq(s, key, seqs, self._keys)
-        )
-
-    async def observations(
-        self, key: Key, after: int, *, limit: int
-    ) -> tuple[StoredObservation, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_observations(s, key, after, limit, self._keys)
-        )
-
-    async def generation_entries(
-        self, key: Key, after: int, *, limit: int
-    ) -> tuple[GenerationEntries, ...]:
-        return await self._pool.read(
-            lambda s: thread_rows.select_generation_entries(s, key, after, limit)
-        )
-
-    async def generations(
-        self, key: Key, before: int, limit: int | None = None
-    ) -> tuple[Generation, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_generations(s, key, self._keys, before, limit)
-        )
-
-    async def generation_summaries(self, key: Key, before: int) -> tuple[GenerationSummary, ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_summaries(s, key, self._keys, before)
-        )
-
-    async def beginnings(self, key: Key) -> Mapping[int, Beginning]:
-        return await self._pool.read(lambda s: thread_rows.select_beginnings(s, key))
-
-    async def resource_backlog(self, shared_log: Key) -> Backlog:
-        return await self._pool.read(lambda s: claiming.select_backlog(s, shared_log))
-
-    async def other_thread_tails(
-        self, key: Key, threads: int, messages: int
-    ) -> tuple[tuple[Key, tuple[Message, ...]], ...]:
-        return await self._read_sealed(
-            lambda s: thread_rows.select_other_tails(s, key, threads, messages, self._keys)
-        )
-
-    async def events(
-        self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
-    ) -> EventPage:
-        return await self._pool.read(
-            lambda s: event_rows.select_events(s, tenant, keys, after, limit, self._keys)
-        )
-
-    async def event_position(self, before: int = 0) -> int:
-        return await self._pool.read(lambda s: event_rows.select_position(s, before))
-
-    async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
-        return await self._pool.read(lambda s: claiming.claim_due(s, now, limit))
-
-    async def threads(
-        self,
-        tenant: str | None,
-        resource: str | None = None,
-        cursor: Key | None = None,
-        limit: int = 100,
-    ) -> tuple[ThreadInfo, ...]:
-        return await self._pool.read(
-            lambda s: listing.select_all(s, tenant, resource, cursor, limit, self._keys)
-        )
-
-    async def find_threads(
-        self, selection: ThreadSelection, after: ThreadPlace | None = None, limit: int = 100
-    ) -> ThreadPage:
-        return await self._pool.read(
-            lambda s: listing.select_threads(s, selection, after, limit, self._keys)
-        )
-
-    async def idle_threads(
-        self, before: float, after: ThreadPlace | None = None, limit: int = 100
-    ) -> tuple[IdleThread, ...]:
-        return await self._pool.read(lambda s: listing.select_idle(s, before, after, limit))
-
-    async def resources(
-        self, tenant: str, after: str | None = None, limit: int = 100
-    ) -> tuple[ResourceInfo, ...]:
-        return await self._pool.read(
-            lambda s: listing.select_resources(s, tenant, after, limit, self._keys)
-        )
-
-    async def resource(self, tenant: str, resource: str) -> ResourceInfo | None:
-        return await self._pool.read(
-            lambda s: listing.select_resource(s, tenant, resource, self._keys)
-        )
-
-    async def webhook_state(self, name: str) -> WebhookState | None:
-        return await self._pool.read(lambda s: event_rows.select_webhook(s, name))
-
-    async def delivered_reply(self, key: Key) -> int | None:
-        return await self._pool.read(lambda s: queries.select_delivered(s, key))
-
-    async def sum_ledger(self, query: LedgerQuery) -> tuple[LedgerSum, ...]:
-        return await self._pool.read(lambda s: ledger.select_sums(s, query), LONG_TIMEOUT_S)
-
-    async def audit(
-        self, tenant: str | None, before: int | None = None, limit: int = 100
-    ) -> tuple[AuditRecord, ...]:
-        return await self._pool.read(
-            lambda s: record_keeping.select_audit(s, tenant, before, limit)
-        )
-
-    async def receipt(self, receipt_id: str, now: float) -> StoredReceipt | None:
-        return await self._pool.read(lambda s: record_keeping.select_receipt(s, receipt_id, now))
+    version = make_read(queries.select_version)
+    delivered_reply = make_read(queries.select_delivered)
+    outline = make_read(thread_rows.select_outline)
+    messages = make_read(thread_rows.select_messages)
+    stored_messages = make_read(thread_rows.select_stored_messages)
+    messages_by_seq = make_read(thread_rows.select_by_seq)
+    observations = make_read(thread_rows.select_observations)
+    generations = make_read(thread_rows.select_generations)
+    generation_summaries = make_read(thread_rows.select_summaries)
+    generation_entries = make_read(thread_rows.select_generation_entries)
+    beginnings = make_read(thread_rows.select_beginnings)
+    other_thread_tails = make_read(thread_rows.select_other_tails)
+    resource_backlog = make_read(claiming.select_backlog)
+    due_threads = make_read(claiming.select_due)
+    threads = make_read(listing.select_all)
+    find_threads = make_read(listing.select_threads)
+    idle_threads = make_read(listing.select_idle)
+    resources = make_read(listing.select_resources)
+    resource = make_read(listing.select_resource)
+    events = make_read(event_rows.select_events)
+    event_position = make_read(event_rows.select_position)
+    webhook_state = make_read(event_rows.select_webhook)
+    sum_ledger = make_read(ledger.select_sums, LONG_TIMEOUT_S)
+    audit = make_read(record_keeping.select_audit)
+    receipt = make_read(record_keeping.select_receipt)
 
     # ── writing ──
+
+    set_due = make_write(claiming.set_due)
+    lease = make_write(claiming.take_lease)
+    release = make_write(claiming.release)
+    set_webhook_state = make_write(event_rows.set_webhook)
+    add_audit = make_write(record_keeping.add_audit)
+    add_receipt = make_write(record_keeping.add_receipt)
+    add_to_ledger = make_write(ledger.add_batch, LONG_TIMEOUT_S)
+    drop_generations = make_write(removal.drop_generations, LONG_TIMEOUT_S)
 
     def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
         return self._keys.prepare_commit(
             before,
             after,
-            lambda: self._pool.read(lambda s: encryption.hold_key(s, before, self._keys)),
+            lambda: self._pool.read(lambda s: encryption.hold_key(s, before)),
         )
 
     async def commit(
@@ -426,11 +325,8 @@ class RedisStore(SearchedWithoutIndex):
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         if events:
-            add = partial(event_rows.add_thread_events, key=key, events=events, keyring=self._keys)
+            add = partial(event_rows.add_thread_events, key=key, events=events)
             await self._keys.retry_unopened(lambda: self._pool.write(add))
-
-    async def set_webhook_state(self, name: str, state: WebhookState) -> None:
-        await self._pool.write(lambda s: event_rows.set_webhook(s, name, state))
 
     async def claim(
         self,
@@ -463,18 +359,9 @@ class RedisStore(SearchedWithoutIndex):
             self._rewriter.start()
         return claimed
 
-    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
-        return await self._pool.write(lambda s: claiming.set_due(s, key, at, backlog))
-
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         parts = [part for key, seq in replies.items() for part in (*key, seq)]
         await self._pool.write(lambda s: s.run("deliver", len(replies), *parts))
-
-    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
-        return await self._pool.write(lambda s: claiming.take_lease(s, key, holder, seconds))
-
-    async def release(self, key: Key, holder: str) -> None:
-        await self._pool.write(lambda s: claiming.release(s, key, holder))
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         return await self._secret.read(proposed)
@@ -482,24 +369,20 @@ class RedisStore(SearchedWithoutIndex):
     async def adopt_secret(self, secret: bytes) -> bool:
         return await self._secret.adopt(secret)
 
-    async def _keep_secret(self, proposed: bytes) -> bytes:
-        return await self._pool.write(lambda s: encryption.keep_secret(s, proposed, self._masters))
-
-    async def _adopt_secret(self, secret: bytes) -> None:
-        await self._pool.write(lambda s: encryption.adopt_secret(s, secret, self._masters))
+    _keep_secret = make_write(encryption.keep_secret)
+    _adopt_secret = make_write(encryption.adopt_secret)
 
     async def _check_connection(self, session: Session) -> None:
         """Look at what a new connection leads to: a newer program may have changed the schema while
         the server was away, and a server that crashed may have lost the secret that it was given."""
         await schema.check_schema(session)
-        if self._masters:
-            await encryption.readmit(session, self._masters, self._key_store_id)
+        await encryption.readmit(session, self._key_store_id)
         known = self._secret.known
         if known is None:
             return
         stored: bytes | None = None
         with suppress(ResponseError):  # it is full: the next connection tries again
-            stored = await encryption.keep_secret(session, known, self._masters)
+            stored = await encryption.keep_secret(session, known)
         if stored not in (None, known):
             logger.error("storage.other_secret", advice="restart all processes of om-proxy")
 
@@ -515,9 +398,6 @@ class RedisStore(SearchedWithoutIndex):
             await self._doomed.destroy()
         self._keys.note_row(row.row_id, row.version, keys.key_id)
         return row.add_to(thread.memory)
-
-    async def add_to_ledger(self, batch: LedgerBatch) -> None:
-        await self._pool.write(lambda s: ledger.add_batch(s, batch), LONG_TIMEOUT_S)
 
     async def note_forgotten(self, key: Key, at: float) -> None:
         digest, *_ = await self._secret.digest_names(key)
@@ -539,9 +419,7 @@ class RedisStore(SearchedWithoutIndex):
         label_of = await self._secret.create_labeler()
         now = await self.clock()
         removed = await self._pool.write(
-            lambda s: removal.remove_thread(
-                s, key, expected_version, label_of, event, now, self._keys
-            ),
+            lambda s: removal.remove_thread(s, key, expected_version, label_of, event, now),
             LONG_TIMEOUT_S,
         )
         return await self._begin_erasure(removed)
@@ -555,7 +433,7 @@ class RedisStore(SearchedWithoutIndex):
     ) -> ForgetBatch:
         batch = await self._pool.write(
             lambda s: batch_removal.remove_batch(
-                s, tenant, resource, describe_forgotten, self._keys, active_before
+                s, tenant, resource, describe_forgotten, active_before
             ),
             LONG_TIMEOUT_S,
         )
@@ -570,20 +448,13 @@ class RedisStore(SearchedWithoutIndex):
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._pool.write(
-            lambda s: removal.commit_erasing(s, change, commit, erasures, self._keys),
+            lambda s: removal.commit_erasing(s, change, commit, erasures),
             LONG_TIMEOUT_S,
         )
         self._keys.note_row(row.row_id, row.version, keys.key_id)
         count = sum(len(erasure.blanks) for erasure in erasures)
         # the notes' own key stays
         return row.add_to(change.after), await self._begin_erasure(ForgetResult(observations=count))
-
-    async def drop_generations(
-        self, key: Key, expected_version: int, numbers: Sequence[int]
-    ) -> int:
-        return await self._pool.write(
-            lambda s: drop_generations(s, key, expected_version, numbers), LONG_TIMEOUT_S
-        )
 
     async def _begin_erasure(self, removed: ForgetResult) -> ForgetResult:
         """Return the result with what is true of Redis's bytes: they have left its memory, and its
@@ -597,12 +468,6 @@ class RedisStore(SearchedWithoutIndex):
     async def wait_erased(self) -> None:
         await self._rewriter.wait()
         await self._doomed.wait_destroyed()
-
-    async def add_audit(self, records: Sequence[AuditRecord]) -> None:
-        await self._pool.write(lambda s: record_keeping.add_audit(s, tuple(records)))
-
-    async def add_receipt(self, receipt: StoredReceipt) -> None:
-        await self._pool.write(lambda s: record_keeping.add_receipt(s, receipt))
 
     async def move_tenant(
         self, old: str, new: str, fingerprint: Callable[[bytes, str], bytes | None]
@@ -619,7 +484,7 @@ class RedisStore(SearchedWithoutIndex):
         )
         for resource in names:
             move = tenant_move.ResourceMove(
-                MovingResource(old, new, resource, fingerprint, label_of), self._keys
+                MovingResource(old, new, resource, fingerprint, label_of)
             )
             moved = await self._pool.write(move, MOVE_TIMEOUT_S)
             threads += moved.threads

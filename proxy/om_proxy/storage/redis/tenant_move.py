@@ -8,7 +8,6 @@ import msgspec
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.storage.encoding import decode_state, open_others, replace_views
-from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.changes import Changes, ResourceState, read_resource, try_until_applied
@@ -44,9 +43,8 @@ async def count_name_conflicts(session: Session, old: str, new: str) -> int:
 class ResourceMove:
     """The move of one resource. The result counts what moved."""
 
-    def __init__(self, resource: MovingResource, keyring: Keyring) -> None:
+    def __init__(self, resource: MovingResource) -> None:
         self._resource = resource
-        self._keyring = keyring
 
     async def __call__(self, session: Session) -> MoveResult:
         return await try_until_applied(lambda: self._try_move(session))
@@ -84,7 +82,7 @@ class ResourceMove:
         new_key = old_key._replace(tenant=self._resource.new)
         stored = await select_thread_rows(session, [old_key])
         _, row, due = stored[old_key]
-        held = await self._keyring.hold(session, [row.key_id, row.others_key_id])
+        held = await session.keyring.hold(session, [row.key_id, row.others_key_id])
         ciphers = held.find_thread(row.key_id, row.others)
         cipher = ciphers.row
         marks, messages = await self._select_messages(session, old_key, cipher)
