@@ -30,7 +30,6 @@ from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.management.dashboard.pages import is_dashboard_path, send_dashboard
 from om_proxy.management.dashboard.sessions import SESSION_PATH, send_session
-from om_proxy.management.ledger_reader import LedgerReader
 from om_proxy.management.mcp.route import MCP_PATH, McpRoute
 from om_proxy.management.memory_export import MemoryExporter
 from om_proxy.management.message_reader import MessageReader
@@ -102,7 +101,7 @@ def create_admin_services(
         ThreadReader(memories, policies, clock),
         previewer,
         NoteEditor(memories, policies, token_counter.tokens, clock),
-        LedgerReader(memories.store, ledger_writer or LedgerWriter(memories.store, clock)),
+        ledger_writer or LedgerWriter(memories.store, clock),
         event_reader,
         EventStream(EventFeed(memories.store), event_reader),
         PinBoard(memories, policies, token_counter.tokens, clock),

@@ -9,29 +9,7 @@ import structlog
 
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.memory.model import Key
-from om_proxy.observability.facts import (
-    FACT_KINDS,
-    Bypassed,
-    CredentialRefused,
-    Decided,
-    ExtraFailed,
-    Fact,
-    Forgotten,
-    ForgottenMeanwhile,
-    LogRetired,
-    LookUpsMade,
-    MemoryCallEnded,
-    MemoryWorkFailed,
-    NotesChanged,
-    Observed,
-    Reflected,
-    RequestRefused,
-    Retired,
-    TurnEnded,
-    TurnPriced,
-    Uncommitted,
-    UnreachedTurnEnded,
-)
+from om_proxy.observability import facts
 from om_proxy.observability.logs import (
     WarningLimit,
     get_shown_thread_name,
@@ -40,12 +18,17 @@ from om_proxy.observability.logs import (
 
 logger = structlog.get_logger("memory")
 
-COUNTED_ONLY: tuple[type[Fact], ...] = (TurnPriced, RequestRefused, MemoryCallEnded, LookUpsMade)
+COUNTED_ONLY: tuple[type[facts.Fact], ...] = (
+    facts.TurnPriced,
+    facts.RequestRefused,
+    facts.MemoryCallEnded,
+    facts.LookUpsMade,
+)
 MAX_REFUSALS_A_MINUTE = 1  # of each kind of credential
 REFUSAL_ADVICE = (
     "a client has a wrong one, or somebody is guessing; om_credentials_refused_total counts"
 )
-LOGGED_FACTS = tuple(kind for kind in FACT_KINDS if kind not in COUNTED_ONLY)
+LOGGED_FACTS = tuple(kind for kind in facts.FACT_KINDS if kind not in COUNTED_ONLY)
 
 
 class FactLines:
@@ -58,36 +41,41 @@ class FactLines:
         self._turn_logger = structlog.get_logger("turn").bind()
         self._refusal_limits: dict[str, WarningLimit] = {}  # by the kind of credential
 
-    def __call__(self, fact: Fact) -> None:
+    def __call__(self, fact: facts.Fact) -> None:
         match fact:  # the most frequent one first
-            case TurnEnded():
+            case facts.TurnEnded():
                 self._write_turn(fact)
-            case TurnPriced() | RequestRefused() | MemoryCallEnded() | LookUpsMade():
+            case (
+                facts.TurnPriced()
+                | facts.RequestRefused()
+                | facts.MemoryCallEnded()
+                | facts.LookUpsMade()
+            ):
                 pass  # COUNTED_ONLY
-            case UnreachedTurnEnded():
+            case facts.UnreachedTurnEnded():
                 self._write_unreached_turn(fact)
-            case Bypassed(reason=reason):
+            case facts.Bypassed(reason=reason):
                 # an unreadable request is the client's fault: no operator has to act
                 write = logger.info if reason is Reason.UNREADABLE else logger.error
                 thread = self._name(fact.key)
                 write("memory.bypassed", error=fact.error, reason=reason, thread=thread, at=fact.at)
-            case Uncommitted() | ExtraFailed():
+            case facts.Uncommitted() | facts.ExtraFailed():
                 self._write_lost(fact)
-            case CredentialRefused(kind=kind):
+            case facts.CredentialRefused(kind=kind):
                 self._write_refusal(kind)
-            case Observed() | Reflected():
+            case facts.Observed() | facts.Reflected():
                 self._write_notes(fact)
-            case MemoryWorkFailed(work=work, error=error, failures=failures):
+            case facts.MemoryWorkFailed(work=work, error=error, failures=failures):
                 advice = {"advice": fact.advice} if fact.advice else {}
                 thread = self._name_for_log(fact.key)
                 logger.warning(
                     f"{work}.failed", thread=thread, error=error, failures=failures, **advice
                 )
-            case Forgotten() | Retired() | LogRetired():
+            case facts.Forgotten() | facts.Retired() | facts.LogRetired():
                 self._write_forgotten(fact)
-            case NotesChanged() | ForgottenMeanwhile():
+            case facts.NotesChanged() | facts.ForgottenMeanwhile():
                 self._write_change(fact)
-            case Decided(key=key, place=place, decision=decision):
+            case facts.Decided(key=key, place=place, decision=decision):
                 thread = self._name_for_log(key)
                 logger.info(
                     "decision", thread=thread, place=place, decision=decision, **fact.numbers
@@ -95,9 +83,9 @@ class FactLines:
             case _:
                 assert_never(fact)
 
-    def _write_change(self, fact: NotesChanged | ForgottenMeanwhile) -> None:
+    def _write_change(self, fact: facts.NotesChanged | facts.ForgottenMeanwhile) -> None:
         thread = self._name_for_log(fact.key)
-        if isinstance(fact, NotesChanged):
+        if isinstance(fact, facts.NotesChanged):
             logger.info("memory.changed", thread=thread, change=fact.change)
         else:
             logger.info("memory.forgotten_meanwhile", thread=thread)
@@ -109,32 +97,32 @@ class FactLines:
         if fields is not None:
             logger.warning("credential.refused", kind=kind, advice=REFUSAL_ADVICE, **fields)
 
-    def _write_forgotten(self, fact: Forgotten | Retired | LogRetired) -> None:
+    def _write_forgotten(self, fact: facts.Forgotten | facts.Retired | facts.LogRetired) -> None:
         thread = self._name_for_log(fact.key)
-        if isinstance(fact, LogRetired):
+        if isinstance(fact, facts.LogRetired):
             logger.info("memory.log_retired", thread=thread, why=fact.why, count=fact.count)
             return
         fields = {"messages": fact.messages, "bytes": fact.bytes}
-        if isinstance(fact, Retired):
+        if isinstance(fact, facts.Retired):
             logger.info(
                 "memory.retired", thread=thread, why=fact.why, threads=fact.threads, **fields
             )
         else:
             logger.info("memory.forgotten", thread=thread, **fields)
 
-    def _write_notes(self, fact: Observed | Reflected) -> None:
+    def _write_notes(self, fact: facts.Observed | facts.Reflected) -> None:
         fields = {
             "source": fact.source_tokens,
             "tokens": fact.tokens,
             "model": redact_model_name(fact.model),
         }
         thread = self._name_for_log(fact.key)
-        if isinstance(fact, Observed):
+        if isinstance(fact, facts.Observed):
             logger.info("observed", thread=thread, **fields, kept=fact.kept)
         else:
             logger.info("reflected", thread=thread, **fields)
 
-    def _write_turn(self, turn: TurnEnded) -> None:
+    def _write_turn(self, turn: facts.TurnEnded) -> None:
         """Write one line for each request. A failure of the proxy is a warning; an error from the
         model server is not."""
         name = get_shown_thread_name(turn.key)
@@ -159,7 +147,7 @@ class FactLines:
             **({"program": turn.client} if turn.client else {}),
         )
 
-    def _write_unreached_turn(self, turn: UnreachedTurnEnded) -> None:
+    def _write_unreached_turn(self, turn: facts.UnreachedTurnEnded) -> None:
         name = get_shown_thread_name(turn.key)
         write = self._turn_logger.warning if is_own_failure(turn) else self._turn_logger.info
         write(
@@ -178,9 +166,9 @@ class FactLines:
             total_ms=round(turn.total_ms, 1),
         )
 
-    def _write_lost(self, fact: Uncommitted | ExtraFailed) -> None:
+    def _write_lost(self, fact: facts.Uncommitted | facts.ExtraFailed) -> None:
         thread = self._name(fact.key)
-        if isinstance(fact, ExtraFailed):
+        if isinstance(fact, facts.ExtraFailed):
             logger.error(f"{fact.extra}.failed", error=fact.error, thread=thread, at=fact.at)
             return
         optional_fields = {"at": fact.at, "turns": fact.turns}
@@ -191,6 +179,6 @@ class FactLines:
         return self._name_for_log(key) if key else None
 
 
-def is_own_failure(turn: TurnEnded | UnreachedTurnEnded) -> bool:
+def is_own_failure(turn: facts.TurnEnded | facts.UnreachedTurnEnded) -> bool:
     """Return whether the proxy failed the request, rather than the model server or the client."""
     return turn.status >= 500 and turn.end.startswith("om_")

@@ -18,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -36,6 +37,8 @@ from om_proxy.storage.values.ledger_lines import (
     SECONDS_PER_DAY,
     LedgerBatch,
     LedgerLine,
+    LedgerQuery,
+    LedgerSum,
     Who,
 )
 
@@ -44,6 +47,7 @@ logger = structlog.get_logger("storage")
 WRITE_INTERVAL_S = 10.0
 WRITE_TIMEOUT_S = 15.0  # above what the store waits for another process's lock
 LAST_WRITE_S = 3.0  # at the end of the process
+MAX_READ_WAIT_S = 1.0  # of a reader: a store that is slow to be written does not hold it up
 # Beyond so many waiting lines, new ones lose resource and model, and beyond twice as many the
 # tenant: the operator's totals stay true.
 MAX_WAITING_LINES = 10_000
@@ -132,6 +136,14 @@ class LedgerWriter:
         """Return the unix seconds up to which the store has what this process has counted."""
         since = self._waiting_since if self._batch is not None else self._next_since
         return self._clock() if since is None else since
+
+    async def sum_up(self, query: LedgerQuery) -> Sequence[LedgerSum]:
+        """Return the stored sums. What this process has counted is written first."""
+        # a write that is given up here is told once all the same
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MAX_READ_WAIT_S):
+                await self.write()
+        return await self._store.sum_ledger(query)
 
     async def write_forever(self) -> None:
         while True:

@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from om_proxy.observability.figures import metrics
 from om_proxy.observability.figures.exposition import DOLLAR_METRICS, render_page
 from om_proxy.observability.figures.metrics import METRICS
-from om_proxy.observability.figures.number_array import NumberArray
-from om_proxy.observability.figures.series import Series, Sums, add_up
+from om_proxy.observability.figures.series import NumberArray, Series, Sums, add_up
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
@@ -27,12 +26,11 @@ def fill_every_metric(value: str = "x") -> Sums:
     series = Series(NumberArray())
     for metric in METRICS:
         values = tuple(value for _ in metric.labels)
-        place = series.find(metric, *values)
         if metric.bounds:
-            series.observe(place, metric.bounds, metric.bounds[0])
-            series.observe(place, metric.bounds, 10 * metric.bounds[-1])
+            series.observe(metric, *values, number=metric.bounds[0])
+            series.observe(metric, *values, number=10 * metric.bounds[-1])
         else:
-            series.add(place, 2)
+            series.add(metric, *values, amount=2)
     return add_up([series.array.copy()])
 
 
@@ -117,9 +115,8 @@ def test_a_page_is_byte_for_byte_that_of_the_library(accept: str, value: str) ->
 
 def test_buckets_are_cumulative() -> None:
     series = Series(NumberArray())
-    place = series.find(metrics.COMPRESSION_RATIO, "observation")
     for value in (0.01, 0.12, 0.13, 7.0):
-        series.observe(place, metrics.COMPRESSION_RATIO.bounds, value)
+        series.observe(metrics.COMPRESSION_RATIO, "observation", number=value)
     samples = read_samples(render_page(add_up([series.array.copy()]), "")[0])
     bucket = "om_compression_ratio_bucket"
     assert samples[bucket, "kind=observation", "le=0.01"] == 1
@@ -143,7 +140,7 @@ def test_costs_are_dollars_and_savings_follow() -> None:
         (metrics.REFLECTOR_COST, "o", "full", 50_000),
         (metrics.OBSERVER_COST, "o", "partial", 900_000),
     ):
-        series.add(series.find(metric, model, history), microdollars)
+        series.add(metric, model, history, amount=microdollars)
     samples = read_samples(render_page(add_up([series.array.copy()]), "")[0])
     assert samples["om_cost_baseline_total", "history=full", "model=a"] == 0.5
     assert samples["om_observer_cost_total", "history=full", "model=o"] == 0.600001
@@ -157,8 +154,8 @@ def test_no_prices_no_savings() -> None:
 def test_labels_that_some_series_lack_are_empty() -> None:
     """A call for several threads names none."""
     series = Series(NumberArray())
-    series.add(series.find(metrics.OBSERVATIONS_CREATED, "m", more=("thread", "1f")))
-    series.add(series.find(metrics.OBSERVATIONS_CREATED, "m"))
+    series.add(metrics.OBSERVATIONS_CREATED, "m", more=("thread", "1f"))
+    series.add(metrics.OBSERVATIONS_CREATED, "m")
     samples = read_samples(render_page(add_up([series.array.copy()]), "")[0])
     name = "om_observations_created_total"
     assert samples[name, "model=m", "thread=1f"] == samples[name, "model=m", "thread="] == 1

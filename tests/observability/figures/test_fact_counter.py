@@ -31,8 +31,7 @@ from om_proxy.observability.facts import (
 from om_proxy.observability.figures.fact_counter import MAX_CACHED_PLACES, FactCounter, find_cause
 from om_proxy.observability.figures.label_values import LabelLimit, ModelLabels, ThreadLabels
 from om_proxy.observability.figures.metrics import FAILURE_CAUSES
-from om_proxy.observability.figures.number_array import MAGIC, NumberArray
-from om_proxy.observability.figures.series import Series, add_up
+from om_proxy.observability.figures.series import MAGIC, NumberArray, Series, add_up
 from om_proxy.settings.config import WatchedSettings, parse
 
 KEY = Key("tenant", "ada", "kitchen")

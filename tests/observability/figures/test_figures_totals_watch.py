@@ -10,8 +10,7 @@ import pytest
 from om_proxy.common.errors import StorageError
 from om_proxy.observability.figures import figures
 from om_proxy.observability.figures.figures import GAUGES, TotalsWatch
-from om_proxy.observability.figures.number_array import NumberArray
-from om_proxy.observability.figures.series import Series, add_up
+from om_proxy.observability.figures.series import NumberArray, Series, add_up
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.store_description import StoreTotals

@@ -20,8 +20,7 @@ from om_proxy.observability.figures.measuring_store import (
     MeasuringStore,
     list_measured_methods,
 )
-from om_proxy.observability.figures.number_array import NumberArray
-from om_proxy.observability.figures.series import Series, add_up
+from om_proxy.observability.figures.series import NumberArray, Series, add_up
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.memory.building import KEY

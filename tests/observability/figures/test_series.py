@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.observability.figures import metrics
-from om_proxy.observability.figures.number_array import NumberArray
-from om_proxy.observability.figures.series import ABSENT, Series, add_up, drop_gauges
+from om_proxy.observability.figures.series import ABSENT, NumberArray, Series, add_up, drop_gauges
 
 
 def create_series() -> Series:
@@ -24,9 +23,9 @@ def test_one_place_for_one_set_of_labels() -> None:
 
 def test_counters_of_processes_add_up() -> None:
     first, second = create_series(), create_series()
-    first.add(first.find(metrics.FAILURES, "observe"), 2)
-    second.add(second.find(metrics.FAILURES, "observe"))
-    second.add(second.find(metrics.FAILURES, "reflect"))
+    first.add(metrics.FAILURES, "observe", amount=2)
+    second.add(metrics.FAILURES, "observe")
+    second.add(metrics.FAILURES, "reflect")
     assert add_up([first.array.copy(), second.array.copy()]) == {
         ("om_failures_total", "cause", "observe"): (3.0,),
         ("om_failures_total", "cause", "reflect"): (1.0,),
@@ -37,9 +36,9 @@ def test_counters_of_processes_add_up() -> None:
 def test_a_histogram_counts_each_value_in_one_bucket(values: list[float]) -> None:
     """A value that equals a bound belongs to that bound's bucket, as Prometheus has it."""
     series, metric = create_series(), metrics.FIRST_BYTE
-    place = series.find(metric, "here")
+    series.find(metric, "here")
     for value in values:
-        series.observe(place, metric.bounds, value)
+        series.observe(metric, "here", number=value)
     *counts, total = add_up([series.array.copy()])[metric.name, "upstream", "here"]
     assert total == pytest.approx(sum(values))
     for number, bound in enumerate(metric.bounds, 1):
@@ -58,7 +57,7 @@ def test_an_absent_gauge_is_left_out() -> None:
 def test_gauges_end_with_their_process() -> None:
     series = create_series()
     series.set(metrics.WORK_RUNNING, 3)
-    series.add(series.find(metrics.FAILURES, "observe"))
+    series.add(metrics.FAILURES, "observe")
     assert list(drop_gauges(add_up([series.array.copy()]))) == [
         ("om_failures_total", "cause", "observe")
     ]

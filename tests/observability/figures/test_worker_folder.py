@@ -34,7 +34,7 @@ folder = WorkerFolder(Path(sys.argv[1]))
 series = Series(folder.array)
 series.set(metrics.WORK_RUNNING, 5)
 for _ in range(int(sys.argv[2])):
-    series.add(series.find(metrics.FAILURES, "observe"))
+    series.add(metrics.FAILURES, "observe")
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -47,7 +47,7 @@ def run_killed_worker(folder: Path, times: int) -> None:
 
 def count_failures(worker: WorkerFolder, times: int) -> Series:
     series = Series(worker.array)
-    series.add(series.find(metrics.FAILURES, "observe"), times)
+    series.add(metrics.FAILURES, "observe", amount=times)
     return series
 
 
@@ -136,7 +136,7 @@ def test_a_growing_array_is_locked_still(tmp_path: Path) -> None:
     worker, reader = WorkerFolder(tmp_path), WorkerFolder(tmp_path)
     series = Series(worker.array)
     for number in range(5_000):
-        series.add(series.find(metrics.FAILURES, str(number)))
+        series.add(metrics.FAILURES, str(number))
     assert len(reader.add_up()) == 5_000
     assert len(list(tmp_path.glob(f"*{ARRAY_SUFFIX}"))) == 2
     assert os.path.getsize(worker._file) > 1 << 16

@@ -14,7 +14,6 @@ from om_proxy.engine.turns.preview import ContextPreviewer
 from om_proxy.management.api.access import KnownTenants
 from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
-from om_proxy.management.ledger_reader import LedgerReader
 from om_proxy.management.memory_export import MemoryExporter
 from om_proxy.management.message_reader import MessageReader
 from om_proxy.management.steering.note_editor import NoteEditor
@@ -23,6 +22,7 @@ from om_proxy.management.steering.work_requests import WorkRequests
 from om_proxy.management.thread_admin import ThreadAdmin
 from om_proxy.management.thread_reader import ThreadReader
 from om_proxy.observability.facts import Facts
+from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.storage.base import Store
 
 
@@ -35,7 +35,7 @@ class AdminServices:
     thread_reader: ThreadReader
     previewer: ContextPreviewer
     note_editor: NoteEditor
-    ledger_reader: LedgerReader
+    ledger_writer: LedgerWriter
     event_reader: EventReader
     event_stream: EventStream
     pin_board: PinBoard

@@ -11,26 +11,7 @@ from msgspec import Struct
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.memory.model import Key
 from om_proxy.memory.token_prices import Usage
-from om_proxy.observability.facts import (
-    AgentWork,
-    Bypassed,
-    CredentialRefused,
-    ExtraFailed,
-    Fact,
-    Facts,
-    LogRetired,
-    LookUpsMade,
-    MemoryCallEnded,
-    MemoryWorkFailed,
-    Observed,
-    Reflected,
-    RequestRefused,
-    Retired,
-    TurnEnded,
-    TurnPriced,
-    Uncommitted,
-    UnreachedTurnEnded,
-)
+from om_proxy.observability import facts
 from om_proxy.observability.figures import metrics
 from om_proxy.observability.figures.label_values import ModelLabels, ThreadLabels, list_plain_names
 from om_proxy.observability.figures.metrics import Metric
@@ -48,7 +29,7 @@ CAUSES_BY_CODE = {
     "om_overloaded": "overloaded",
 }
 
-CALL_METRICS: dict[AgentWork, tuple[str, Metric, Metric]] = {
+CALL_METRICS: dict[facts.AgentWork, tuple[str, Metric, Metric]] = {
     "observe": ("observer", metrics.OBSERVER_DURATION, metrics.OBSERVER_COST),
     "reflect": ("reflector", metrics.REFLECTOR_DURATION, metrics.REFLECTOR_COST),
     "embed": ("embedder", metrics.EMBEDDING_DURATION, metrics.EMBEDDING_COST),
@@ -103,27 +84,29 @@ class FactCounter:
         self._settings: Settings | None = None  # those that the places were found by
         self._turns: dict[tuple[object, ...], TurnPlaces] = {}
         self._prices: dict[tuple[object, ...], PricePlaces] = {}
-        self._counts: dict[type[Fact], Callable[[Any], None]] = {
-            TurnEnded: self._count_turn,
-            TurnPriced: self._count_prices,
-            MemoryCallEnded: self._count_call,
-            LookUpsMade: self._count_look_ups,
-            Observed: self._count_observation,
-            Reflected: self._count_reflection,
-            UnreachedTurnEnded: self._count_unreached,
-            RequestRefused: self._count_refused,
-            CredentialRefused: self._count_credential,
-            Bypassed: lambda _: self._count_failure("memory-bypassed"),
-            Uncommitted: lambda fact: self._count_failure("turn-lost", fact.turns or 1),
-            ExtraFailed: lambda _: self._count_failure("turn-extra"),
-            Retired: lambda fact: self._count_retired(fact.why, fact.threads),
-            LogRetired: lambda fact: self._count_retired(fact.why, fact.count),
-            MemoryWorkFailed: lambda fact: self._count_failure(fact.work),
+        self._counts: dict[type[facts.Fact], Callable[[Any], None]] = {
+            facts.TurnEnded: self._count_turn,
+            facts.TurnPriced: self._count_prices,
+            facts.MemoryCallEnded: self._count_call,
+            facts.LookUpsMade: self._count_look_ups,
+            facts.Observed: self._count_observation,
+            facts.Reflected: self._count_reflection,
+            facts.UnreachedTurnEnded: self._count_unreached,
+            facts.RequestRefused: self._count_refused,
+            facts.CredentialRefused: lambda fact: self._series.add(
+                metrics.CREDENTIALS_REFUSED, fact.kind
+            ),
+            facts.Bypassed: lambda _: self._count_failure("memory-bypassed"),
+            facts.Uncommitted: lambda fact: self._count_failure("turn-lost", fact.turns or 1),
+            facts.ExtraFailed: lambda _: self._count_failure("turn-extra"),
+            facts.Retired: lambda fact: self._count_retired(fact.why, fact.threads),
+            facts.LogRetired: lambda fact: self._count_retired(fact.why, fact.count),
+            facts.MemoryWorkFailed: lambda fact: self._count_failure(fact.work),
         }
 
-    def subscribe_to(self, facts: Facts) -> None:
+    def subscribe_to(self, emitted: facts.Facts) -> None:
         for kind, count in self._counts.items():
-            facts.subscribe(count, kind)
+            emitted.subscribe(count, kind)
 
     def _label(self, model: str | None) -> str:
         if self._watched.current is not self._settings:
@@ -137,7 +120,7 @@ class FactCounter:
         self._turns.clear()
         self._prices.clear()
 
-    def _count_turn(self, turn: TurnEnded) -> None:
+    def _count_turn(self, turn: facts.TurnEnded) -> None:
         if self._watched.current is not self._settings:
             self._take_settings()
         usage, received = turn.usage, turn.tokens_received
@@ -168,17 +151,16 @@ class FactCounter:
         if usage is not None and places.usage is not None:
             self._count_usage(usage, places.usage, turn.model, "actor", turn.key)
         if turn.later_rounds:
-            self._series.add(self._series.find(metrics.LATER_ROUNDS), turn.later_rounds)
+            self._series.add(metrics.LATER_ROUNDS, amount=turn.later_rounds)
         if turn.end != "complete" or turn.status >= 400:
             self._count_end(turn.status, turn.end)
 
-    def _count_look_ups(self, step: LookUpsMade) -> None:
+    def _count_look_ups(self, step: facts.LookUpsMade) -> None:
         for mode, outcome in step.look_ups:
-            self._series.add(self._series.find(metrics.LOOK_UPS, mode, outcome))
-        metric = metrics.LOOK_UP_SECONDS
-        self._series.observe(self._series.find(metric), metric.bounds, step.seconds)
+            self._series.add(metrics.LOOK_UPS, mode, outcome)
+        self._series.observe(metrics.LOOK_UP_SECONDS, number=step.seconds)
 
-    def _find_turn_places(self, place: tuple[object, ...], turn: TurnEnded) -> TurnPlaces:
+    def _find_turn_places(self, place: tuple[object, ...], turn: facts.TurnEnded) -> TurnPlaces:
         """Find the places of a turn once. A turn without tokens needs no model."""
         find = self._series.find
         received = sent = 0
@@ -218,24 +200,23 @@ class FactCounter:
         numbers[places.output] += usage.output_tokens
         if usage.cache_write_tokens:  # few providers report any: it has no series before
             label, more = self._label(model), self._list_thread_labels(key)
-            index = self._series.find(metrics.USAGE_TOKENS, "cache_write", label, who, more=more)
-            self._series.add(index, usage.cache_write_tokens)
+            metric, amount = metrics.USAGE_TOKENS, usage.cache_write_tokens
+            self._series.add(metric, "cache_write", label, who, amount=amount, more=more)
 
-    def _count_call(self, call: MemoryCallEnded) -> None:
+    def _count_call(self, call: facts.MemoryCallEnded) -> None:
         """Count the call under the model that answered, and what was paid under each model."""
         who, duration, cost = CALL_METRICS[call.work]
         key = call.keys[0] if len(call.keys) == 1 else None
-        index = self._series.find(duration, self._label(call.model), call.outcome)
-        self._series.observe(index, duration.bounds, call.seconds)
+        label = self._label(call.model)
+        self._series.observe(duration, label, call.outcome, number=call.seconds)
         for model, account in call.accounts:
             tokens = account.tokens
             usage = Usage(tokens.prompt, tokens.cached, tokens.cache_write, tokens.output)
             self._count_usage(usage, self._find_usage_places(model, who, key), model, who, key)
             label, more = self._label(model), self._list_thread_labels(key)
-            place = self._series.find(cost, label, call.history, more=more)
-            self._series.add(place, account.cost)
+            self._series.add(cost, label, call.history, amount=account.cost, more=more)
 
-    def _count_prices(self, turn: TurnPriced) -> None:
+    def _count_prices(self, turn: facts.TurnPriced) -> None:
         """Count whole micro-dollars: sums of them stay exact. The page shows dollars."""
         if self._watched.current is not self._settings:
             self._take_settings()
@@ -248,7 +229,7 @@ class FactCounter:
         numbers[places.baseline] += baseline
         numbers[places.actual] += account.cost
 
-    def _find_price_places(self, place: tuple[object, ...], turn: TurnPriced) -> PricePlaces:
+    def _find_price_places(self, place: tuple[object, ...], turn: facts.TurnPriced) -> PricePlaces:
         model, more = self._label(turn.model), self._list_thread_labels(turn.key)
         places = PricePlaces(
             self._series.find(metrics.COST_BASELINE, model, turn.history, more=more),
@@ -259,49 +240,44 @@ class FactCounter:
         self._prices[place] = places
         return places
 
-    def _count_observation(self, fact: Observed) -> None:
+    def _count_observation(self, fact: facts.Observed) -> None:
         if fact.kept:
             self._count_created(metrics.OBSERVATIONS_CREATED, fact.key, fact.model)
         self._count_ratio("observation", fact.source_tokens, fact.tokens)
 
-    def _count_reflection(self, fact: Reflected) -> None:
+    def _count_reflection(self, fact: facts.Reflected) -> None:
         self._count_created(metrics.REFLECTIONS_CREATED, fact.key, fact.model)
         self._count_ratio("reflection", fact.source_tokens, fact.tokens)
 
     def _count_created(self, metric: Metric, key: Key, model: str | None) -> None:
         label, more = self._label(model), self._list_thread_labels(key)
-        self._series.add(self._series.find(metric, label, more=more))
+        self._series.add(metric, label, more=more)
 
     def _count_ratio(self, kind: str, source_tokens: int, tokens: int) -> None:
         if source_tokens > 0:
-            metric = metrics.COMPRESSION_RATIO
-            index = self._series.find(metric, kind)
-            self._series.observe(index, metric.bounds, tokens / source_tokens)
+            self._series.observe(metrics.COMPRESSION_RATIO, kind, number=tokens / source_tokens)
 
-    def _count_unreached(self, turn: UnreachedTurnEnded) -> None:
+    def _count_unreached(self, turn: facts.UnreachedTurnEnded) -> None:
         self._count_request(Reason.ROUTE, turn.api, turn.client, turn.route)
         self._count_end(turn.status, turn.end)
 
-    def _count_refused(self, fact: RequestRefused) -> None:
+    def _count_refused(self, fact: facts.RequestRefused) -> None:
         self._count_request(REFUSED_REASON, fact.api, fact.client)
         self._count_end(fact.status, fact.error)
 
-    def _count_credential(self, fact: CredentialRefused) -> None:
-        self._series.add(self._series.find(metrics.CREDENTIALS_REFUSED, fact.kind))
-
     def _count_request(self, reason: str, api: str, client: str, route: str = "") -> None:
         words = (Status.OFF, reason, "", api, client, route)
-        self._series.add(self._series.find(metrics.REQUESTS, *words))
+        self._series.add(metrics.REQUESTS, *words)
 
     def _count_end(self, status: int, end: str) -> None:
         if cause := find_cause(status, end):
             self._count_failure(cause)
 
     def _count_retired(self, why: str, count: int) -> None:
-        self._series.add(self._series.find(metrics.RETIRED, why), count)
+        self._series.add(metrics.RETIRED, why, amount=count)
 
     def _count_failure(self, cause: str, times: int = 1) -> None:
-        self._series.add(self._series.find(metrics.FAILURES, cause), times)
+        self._series.add(metrics.FAILURES, cause, amount=times)
 
     def _list_thread_labels(self, key: Key | None) -> tuple[str, ...]:
         return self._threads.list_labels(key) if key is not None and self._threads.is_on else ()
@@ -309,7 +285,7 @@ class FactCounter:
 
 def find_cause(status: int, end: str) -> str | None:
     """Return the cause of a request that failed, of FAILURE_CAUSES; None for one that did not.
-    `end`: as in TurnEnded."""
+    `end`: as in facts.TurnEnded."""
     if cause := CAUSES_BY_CODE.get(end):
         return cause
     if end.startswith("om_"):

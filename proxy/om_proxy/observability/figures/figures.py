@@ -26,8 +26,7 @@ from om_proxy.observability.figures.label_values import (
     ThreadLabels,
 )
 from om_proxy.observability.figures.measuring_store import MeasuringStore
-from om_proxy.observability.figures.number_array import NumberArray
-from om_proxy.observability.figures.series import ABSENT, Series, Sums, add_up
+from om_proxy.observability.figures.series import ABSENT, NumberArray, Series, Sums, add_up
 from om_proxy.observability.figures.worker_folder import WorkerFolder
 from om_proxy.settings.config import WatchedSettings
 from om_proxy.storage.base import Store

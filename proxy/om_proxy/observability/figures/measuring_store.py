@@ -55,8 +55,7 @@ class MeasuringStore(ForwardingStore):
 
     def _record(self, op: str, outcome: str, seconds: float) -> None:
         def observe() -> None:
-            place = self._series.find(STORE_SECONDS, op, outcome)
-            self._series.observe(place, STORE_SECONDS.bounds, seconds)
+            self._series.observe(STORE_SECONDS, op, outcome, number=seconds)
 
         self._get_facts().try_extra("figures", None, None, observe)
 

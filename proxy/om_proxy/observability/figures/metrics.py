@@ -245,41 +245,8 @@ BUILD_INFO = Metric(
     ("version", "python"),
 )
 
-METRICS = (
-    REQUESTS,
-    OVERHEAD,
-    FIRST_BYTE,
-    PROMPT_TOKENS,
-    USAGE_TOKENS,
-    OBSERVATIONS_CREATED,
-    REFLECTIONS_CREATED,
-    OBSERVER_DURATION,
-    REFLECTOR_DURATION,
-    EMBEDDING_DURATION,
-    COMPRESSION_RATIO,
-    COST_BASELINE,
-    COST_ACTUAL,
-    OBSERVER_COST,
-    REFLECTOR_COST,
-    EMBEDDING_COST,
-    COST_SAVINGS,
-    FAILURES,
-    CREDENTIALS_REFUSED,
-    RETIRED,
-    LOOK_UPS,
-    LOOK_UP_SECONDS,
-    LATER_ROUNDS,
-    STORE_SECONDS,
-    MESSAGES_TOKENS,
-    OBSERVATIONS_TOKENS,
-    REFLECTIONS_TOKENS,
-    DUE_WORK,
-    PARKED_THREADS,
-    TURNS_WAITING,
-    WORK_RUNNING,
-    REQUESTS_IN_FLIGHT,
-    BUILD_INFO,
-)
+# in the order of the page, which is that of the definitions above
+METRICS = tuple(found for found in [*globals().values()] if isinstance(found, Metric))
 METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
 
 # label → its values

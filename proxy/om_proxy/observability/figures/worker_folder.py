@@ -22,8 +22,14 @@ from pathlib import Path
 
 import msgspec
 
-from om_proxy.observability.figures.number_array import FileBacking, NumberArray
-from om_proxy.observability.figures.series import SeriesName, Sums, add_numbers, add_up, drop_gauges
+from om_proxy.observability.figures.series import (
+    NumberArray,
+    SeriesName,
+    Sums,
+    add_numbers,
+    add_up,
+    drop_gauges,
+)
 
 if sys.platform != "win32":  # there, one process serves and counts in its own memory
     import fcntl
@@ -75,7 +81,7 @@ class WorkerFolder:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._file = folder / f"{os.getpid()}-{uuid.uuid4().hex}{ARRAY_SUFFIX}"
-        self.array = NumberArray(FileBacking(_create_locked(self._file)))
+        self.array = NumberArray(_create_locked(self._file))
 
     def add_up(self) -> Sums:
         """Return the sums of all workers, ended ones included. Fold the arrays of ended workers.

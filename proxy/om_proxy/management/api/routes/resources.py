@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 from msgspec import Meta, Struct
@@ -14,8 +14,9 @@ from om_proxy.management.api.requests import AdminCall, PageCursor, PageLimit, Q
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.settings.identity.keyed_hashes import label_thread
-from om_proxy.storage.values.ledger_lines import LedgerSum
+from om_proxy.storage.values.ledger_lines import NAMELESS_RESOURCE, LedgerQuery, LedgerSum
 from om_proxy.storage.values.listing import ResourceInfo, ThreadInfo
 
 
@@ -92,7 +93,7 @@ async def list_resources(services: AdminServices, call: AdminCall) -> ResourceLi
     after = parse_cursor(query.cursor, listed, str)
     found = await services.store.resources(tenant, after, query.limit + 1)
     page = found[: query.limit]
-    sums = await services.ledger_reader.sum_resources(tenant, after, len(page)) if page else {}
+    sums = await _sum_resources(services.ledger_writer, tenant, after, len(page)) if page else {}
     return ResourceList(
         items=[
             describe_resource(info, sums.get(info.resource, ()), services.secret) for info in page
@@ -101,12 +102,26 @@ async def list_resources(services: AdminServices, call: AdminCall) -> ResourceLi
     )
 
 
+async def _sum_resources(
+    ledger_writer: LedgerWriter, tenant: str, after: str | None, limit: int
+) -> Mapping[str, Sequence[LedgerSum]]:
+    """Return the sums of the first `limit` resources after the name `after`, by name, over all
+    days."""
+    cursor = (tenant, NAMELESS_RESOURCE if after is None else after)
+    by_name: dict[str, list[LedgerSum]] = {}
+    query = LedgerQuery(tenant, "resource", after=cursor, limit=limit)
+    for found in await ledger_writer.sum_up(query):
+        by_name.setdefault(str(found.group[1]), []).append(found)
+    return by_name
+
+
 async def show_resource(services: AdminServices, call: AdminCall) -> ResourceLine:
     key = call.named_key
     found = await services.store.resource(key.tenant, key.resource)
     if found is None:
         raise NotFound("there is no memory of this resource")
-    sums = await services.ledger_reader.sum_resource(key.tenant, key.resource)
+    query = LedgerQuery(key.tenant, "resource", resource=key.resource)
+    sums = await services.ledger_writer.sum_up(query)
     return describe_resource(found, sums, services.secret)
 
 

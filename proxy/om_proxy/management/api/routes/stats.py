@@ -98,7 +98,7 @@ async def show_stats(services: AdminServices, call: AdminCall) -> StatsAnswer:
     first_at, last_at = query.first_at, query.last_at
     if first_at is not None and last_at is not None and last_at < first_at:
         raise BadRequest("to lies before from", param="to")
-    sums = await services.ledger_reader.sum_up(
+    sums = await services.ledger_writer.sum_up(
         LedgerQuery(
             call.tenant,
             query.by,
@@ -114,7 +114,7 @@ async def show_stats(services: AdminServices, call: AdminCall) -> StatsAnswer:
     is_full = len(lines) == query.limit
     return StatsAnswer(
         by=query.by,
-        as_of=services.ledger_reader.as_of(),
+        as_of=services.ledger_writer.as_of(),
         items=lines,
         cursor=write_cursor(_name_list(call, query), sums[-1].group) if is_full else None,
     )

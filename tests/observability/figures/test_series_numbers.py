@@ -10,17 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.observability.figures.metrics import METRICS
-from om_proxy.observability.figures.number_array import (
+from om_proxy.observability.figures.series import (
     FIRST_BYTES,
     SPARE_NUMBERS,
-    FileBacking,
     NumberArray,
     read_rows,
 )
 
 
 def open_array(file: Path) -> NumberArray:
-    return NumberArray(FileBacking(os.open(file, os.O_RDWR | os.O_CREAT, 0o600)))
+    return NumberArray(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
 
 
 @given(rows=st.lists(st.tuples(st.text(max_size=40).filter(str.isprintable), st.integers(1, 20))))
