@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.memory.prompt.tail import Piece
-from om_proxy.wire.apis.messages.marks import list_marks
+from om_proxy.wire.apis.messages.elements import list_marks
 from om_proxy.wire.apis.messages.messages_api import MESSAGES
 from om_proxy.wire.apis.messages.reading import read_chat_message
 from om_proxy.wire.apis.registry import CHAT

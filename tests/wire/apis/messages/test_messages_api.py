@@ -16,7 +16,6 @@ import pytest
 
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Request
-from om_proxy.wire.apis.messages.kinds import classify
 from om_proxy.wire.apis.messages.messages_api import MESSAGES
 
 KEY = b"k" * 32
@@ -70,7 +69,7 @@ def test_what_goes_on_extends() -> None:
                 said[session] = read_reply(entry)
             continue
         request, headers = parse(entry)
-        if classify(request, headers).treatment == "off":
+        if MESSAGES.classify(request, headers).treatment == "off":
             continue
         served.add(entry["n"])
         sent = read_fingerprints(request)

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from om_proxy.wire.apis.chat.chat_message import write_call_id
-from om_proxy.wire.apis.messages.elements import write_message
+from om_proxy.wire.apis.messages.elements import write_element
 from om_proxy.wire.apis.messages.reading import read_item
 from om_proxy.wire.apis.messages.writing import write_chat_message, write_value
 from om_proxy.wire.apis.registry import CHAT
@@ -129,7 +129,7 @@ def test_what_is_written_reads_as_it_was(number: int) -> None:
     """Its fingerprint is that of the chat message."""
     message, role, _ = CASES[number]
     written = write_chat_message(message, has_tools=True)
-    item = read_item(write_message(write_value(role), written.blocks), KEY)
+    item = read_item(write_element(write_value(role), written.blocks), KEY)
     assert item.fp == CHAT.read_item(orjson.dumps(message), KEY).fp
 
 

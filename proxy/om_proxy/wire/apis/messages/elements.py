@@ -1,20 +1,28 @@
-"""Cut a message of the list into its units: each result of a tool, and its other blocks together."""
+"""Cut a message of the list into its units: each result of a tool, and its other blocks together.
+They are stored without cache marks."""
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import Raw
 
-from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.messages.marks import MARK_WORD, list_raws, remove_marks
+from om_proxy.wire.apis.api import Request, Unreadable
+from om_proxy.wire.apis.json_text import decode_or_none
 from om_proxy.wire.apis.messages.reading import RESULT_TYPE
+from om_proxy.wire.apis.request_members import join_list
 from om_proxy.wire.apis.units import Units, find_elements_with
 
 USER, ASSISTANT = Raw(b'"user"'), Raw(b'"assistant"')
+
+MARK = "cache_control"
+MARK_WORD = b'"cache_control"'  # nobody escapes it
+# An element holds blocks, a result and a document hold more: none of them holds a fourth list.
+MAX_NESTED_LISTS = 4
+HOLDERS = ("content", "source")  # the members that may hold blocks
 
 # what each request is searched for; nobody escapes these words
 SYSTEM_WORD, REFERENCE_WORD, COMPACTION_WORD = b'"system"', b'"tool_reference"', b'"compaction"'
@@ -84,6 +92,12 @@ class ElementUnits(Units):
         return self._units[index]
 
 
+def get_units(request: Request) -> Units:
+    units = request.messages
+    assert isinstance(units, Units)  # `parse_request` makes no others
+    return units
+
+
 def find_marked(raws: Sequence[bytes]) -> array[int]:
     """Return the elements that hold one of `WORDS`."""
     return array("L", find_elements_with(raws, WORDS))
@@ -100,10 +114,10 @@ def read_units(raw: bytes) -> list[bytes]:
     if not bytes(element.content).startswith((b'"', b"[")):
         return [raw]
     role = bytes(element.role)
-    return [write_message(role, list(map(remove_marks, blocks))) for blocks in _cut_blocks(element)]
+    return [write_element(role, list(map(remove_marks, blocks))) for blocks in _cut_blocks(element)]
 
 
-def write_message(role: bytes, blocks: Sequence[bytes]) -> bytes:
+def write_element(role: bytes, blocks: Sequence[bytes]) -> bytes:
     """Return a message. `role`: as JSON."""
     return b"".join((b'{"role":', role, b',"content":[', b",".join(blocks), b"]}"))
 
@@ -140,3 +154,72 @@ def _is_result(block: bytes) -> bool:
         return _kind.decode(block).type == _RESULT_JSON
     except (ValueError, RecursionError):
         return False
+
+
+# ── cache marks ───────────────────────────────────────────────────────────────────────────────────
+#
+# A mark moves from request to request, so no stored unit has one, and a block without it has the
+# bytes that SDKs write for it.
+
+
+class _Marked(msgspec.Struct):
+    """What may carry a mark: an element, a block, a tool. Its list of blocks is its `content`, or
+    that of its `source`."""
+
+    cache_control: Raw = _NULL
+    content: Raw = _NULL
+    source: Raw = _NULL
+
+
+class _Mark(msgspec.Struct):
+    ttl: str | None = None
+
+
+_mark = msgspec.json.Decoder(_Mark)
+_marked = msgspec.json.Decoder(_Marked)
+_members = msgspec.json.Decoder(dict[str, Raw])
+_list = msgspec.json.Decoder(list[Raw])
+
+
+def list_marks(raw: bytes | Raw, levels: int = MAX_NESTED_LISTS) -> Iterator[bytes]:
+    """List the marks in an element, a block or a tool, in order."""
+    if levels <= 0 or MARK_WORD not in bytes(raw):
+        return
+    marked = decode_or_none(_marked, raw)
+    if marked is None:
+        return
+    for inner in list_raws(marked.content):
+        yield from list_marks(inner, levels - 1)
+    if marked.source != _NULL:
+        yield from list_marks(marked.source, levels - 1)
+    if marked.cache_control != _NULL:
+        yield bytes(marked.cache_control)
+
+
+def write_mark(like: bytes) -> bytes:
+    """Return a mark that lasts as long as this one."""
+    mark = decode_or_none(_mark, like)
+    lasting = {"ttl": mark.ttl} if mark and mark.ttl else {}
+    return msgspec.json.encode({"type": "ephemeral", **lasting})
+
+
+def list_raws(raw: bytes | Raw) -> list[Raw]:
+    """List the items of a list; none for another value."""
+    return (decode_or_none(_list, raw) or []) if bytes(raw).startswith(b"[") else []
+
+
+def remove_marks(raw: bytes, levels: int = MAX_NESTED_LISTS - 1) -> bytes:
+    """Return a block without its marks. One that has none keeps its bytes."""
+    members = decode_or_none(_members, raw) if levels > 0 and MARK_WORD in raw else None
+    if members is None:
+        return raw
+    unmarked = {name: _remove_inside(name, value, levels) for name, value in members.items()}
+    unmarked.pop(MARK, None)
+    return raw if unmarked == members else msgspec.json.encode(unmarked)
+
+
+def _remove_inside(name: str, value: Raw, levels: int) -> Raw:
+    if name not in HOLDERS or MARK_WORD not in bytes(value):
+        return value
+    items = [remove_marks(bytes(item), levels - 1) for item in list_raws(value)]
+    return Raw(join_list(items) if items else remove_marks(bytes(value), levels - 1))

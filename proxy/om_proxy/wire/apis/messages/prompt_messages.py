@@ -15,8 +15,7 @@ from msgspec import Struct
 from om_proxy.memory.prompt.tail import Piece, list_own_ids
 from om_proxy.wire.apis.api import BrokenPrompt
 from om_proxy.wire.apis.json_text import parse_object
-from om_proxy.wire.apis.messages.elements import cut_element, write_message
-from om_proxy.wire.apis.messages.marks import remove_marks
+from om_proxy.wire.apis.messages.elements import cut_element, remove_marks, write_element
 from om_proxy.wire.apis.messages.reading import list_blocks, read_chat_message
 from om_proxy.wire.apis.messages.writing import write_chat_message, write_value
 from om_proxy.wire.apis.units import Units
@@ -70,7 +69,7 @@ class PromptMessage:
         if is_sent and parts == list(range(sent.count_parts(first.element))):
             return sent.elements[first.element]
         results_first = sorted(self.units, key=lambda unit: unit.answers is None)
-        return write_message(write_value(self.role), list(_list_blocks(results_first, sent)))
+        return write_element(write_value(self.role), list(_list_blocks(results_first, sent)))
 
 
 def _list_blocks(units: Iterable[PromptUnit], sent: Units) -> Iterator[bytes]:

@@ -16,8 +16,8 @@ from om_proxy.memory.transcript import sent_history
 from om_proxy.memory.transcript.sent_history import recognise
 from om_proxy.wire.apis import split
 from om_proxy.wire.apis.api import BrokenPrompt, Request, Unreadable
+from om_proxy.wire.apis.messages.elements import get_units
 from om_proxy.wire.apis.messages.messages_api import MESSAGES
-from om_proxy.wire.apis.messages.messages_request import get_units
 from om_proxy.wire.apis.split import SlicedMessages, Split
 
 MARK = {"cache_control": {"type": "ephemeral"}}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.wire.apis.messages.marks import list_marks, remove_marks
+from om_proxy.wire.apis.messages.elements import list_marks, remove_marks
 
 MARK = {"type": "ephemeral"}
 

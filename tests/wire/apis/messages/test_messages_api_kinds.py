@@ -9,7 +9,6 @@ import pytest
 
 from om_proxy.common.reasons import Reason
 from om_proxy.wire.apis.api import TURN, Kind
-from om_proxy.wire.apis.messages.kinds import classify
 from om_proxy.wire.apis.messages.messages_api import MESSAGES
 
 MARK = {"cache_control": {"type": "ephemeral"}}
@@ -68,7 +67,7 @@ AGENTS = Kind("raw", Reason.CODING_AGENT)
 )
 def test_kinds(messages: Any, members: Any, headers: Any, kind: Kind) -> None:
     request = MESSAGES.parse_request(orjson.dumps({"model": "m", **members, "messages": messages}))
-    assert classify(request, headers) == kind
+    assert MESSAGES.classify(request, headers) == kind
 
 
 def test_a_sub_agent_is_named_by_its_header() -> None:
