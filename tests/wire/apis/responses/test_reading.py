@@ -9,7 +9,7 @@ import pytest
 
 from om_proxy.memory.tokens import count
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.chat.foreign_form import write_message
+from om_proxy.wire.apis.chat.plain_form import encode_message
 from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.apis.responses.reading import read_chat_message, read_item, view_message
 from tests.wire.apis.responses.samples import (
@@ -180,7 +180,7 @@ def test_what_the_server_ran_is_told_to_the_observer_alone(dropped: Item) -> Non
     )
     assert read_item(step, KEY).fp == read_item(alone, KEY).fp
     assert read_item(step, KEY).calls == ()
-    assert write_message(read_chat_message(step)) == write_message(
+    assert encode_message(read_chat_message(step)) == encode_message(
         {"role": "assistant", "content": [{"type": "text", "text": "yes"}]}
     )
     view = view_message(step)

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from om_proxy.wire.apis.api import Request
-from om_proxy.wire.apis.responses.kinds import classify
 from om_proxy.wire.apis.responses.responses_api import RESPONSES
 from tests.wire.apis.responses.samples import KEY, list_pieces
 
@@ -64,7 +63,7 @@ def test_what_goes_on_extends() -> None:
             said[session] = read_reply(entry)
             continue
         request, headers = parse(entry)
-        kind = classify(request, headers)
+        kind = RESPONSES.classify(request, headers)
         fps = read_fingerprints(request)
         known = before.get(session)
         if kind.treatment == "off":

@@ -13,11 +13,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from om_proxy.wire.apis.api import Unreadable
+from om_proxy.wire.apis.api import Request, Unreadable
 from om_proxy.wire.apis.json_text import name_role, parse_lax
 from om_proxy.wire.apis.request_members import join_list
+from om_proxy.wire.apis.units import Units
 
 NO_UNIT_TYPES = frozenset({"additional_tools", "configuration_update"})
 TOOLS_WORD, SETTINGS_WORD = b'"additional_tools"', b'"configuration_update"'
@@ -208,3 +209,33 @@ def drop_marks(raw: bytes) -> bytes:
     that a search has loaded stay as they are: a property may have such a name."""
     has_mark = b"cache_control" in raw or b"prompt_cache_breakpoint" in raw
     return _CACHE_MARK_PATTERN.sub(b"", raw) if has_mark and b'"tools"' not in raw else raw
+
+
+class InputUnits(Units):
+    """The units of an `input`. `leading`: the items in front of them, which are always sent."""
+
+    __slots__ = ("leading",)
+
+    def __init__(
+        self, leading: tuple[bytes, ...], elements: Sequence[bytes], places: Places
+    ) -> None:
+        super().__init__(elements, places.starts, read_unit, places.marked)
+        self.leading = leading
+
+    @property
+    def text(self) -> bytes | None:
+        """The JSON of an `input` that is a text; None for one that is a list."""
+        is_text = len(self.elements) == 1 and self.elements[0].startswith(b'"')
+        return self.elements[0] if is_text else None
+
+
+def get_units(request: Request) -> InputUnits:
+    """Return the units of a request of this API."""
+    assert isinstance(request.messages, InputUnits)  # parse_request makes no others
+    return request.messages
+
+
+def is_text(raw: bytes | Raw) -> bool:
+    """Return whether a value is a text with words."""
+    text = bytes(raw)
+    return text.startswith(b'"') and text != b'""'

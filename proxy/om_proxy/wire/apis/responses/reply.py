@@ -17,8 +17,14 @@ from om_proxy.wire.apis.chat.reply_frame import ReplyFrame, StreamedReply
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
 from om_proxy.wire.apis.json_text import decode_or_none, is_too_large
 from om_proxy.wire.apis.responses.items import read_unit
-from om_proxy.wire.apis.sse import BOM, Event, cut_events
-from om_proxy.wire.apis.stream_end import BLANK_LINE, EventEndFinder, compile_naming
+from om_proxy.wire.apis.sse import (
+    BLANK_LINE,
+    BOM,
+    Event,
+    EventEndFinder,
+    compile_naming,
+    cut_events,
+)
 
 ITEM_DONE = "response.output_item.done"
 FAILED_TYPES = ("response.failed", "error")

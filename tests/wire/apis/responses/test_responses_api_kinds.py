@@ -10,7 +10,6 @@ import pytest
 from om_proxy.common.reasons import Reason
 from om_proxy.memory.transcript.sent_history import MIN_DIGESTED_BYTES, recognise
 from om_proxy.wire.apis.api import TURN, Kind
-from om_proxy.wire.apis.responses.kinds import classify
 from om_proxy.wire.apis.responses.responses_api import RESPONSES
 from tests.wire.apis.responses.samples import read, said
 
@@ -47,7 +46,7 @@ AGENT = Kind("raw", Reason.CODING_AGENT)
 def test_what_the_server_holds_has_no_memory(
     items: Any, members: dict[str, Any], kind: Kind
 ) -> None:
-    assert classify(read(items, **members), ()) == kind
+    assert RESPONSES.classify(read(items, **members), ()) == kind
 
 
 METADATA = b"x-codex-turn-metadata"
@@ -69,14 +68,14 @@ METADATA = b"x-codex-turn-metadata"
     ],
 )
 def test_coding_agents_are_known_by_headers(headers: list[tuple[bytes, bytes]], kind: Kind) -> None:
-    assert classify(read(TALK), headers) == kind
+    assert RESPONSES.classify(read(TALK), headers) == kind
 
 
 def test_an_agent_that_compacts() -> None:
     headers = [(b"originator", b"codex_exec")]
-    assert classify(read([COMPACTION, *TALK]), headers) == AGENT
+    assert RESPONSES.classify(read([COMPACTION, *TALK]), headers) == AGENT
     trigger = read([*TALK, {"type": "compaction_trigger"}])
-    assert classify(trigger, headers) == Kind("off", Reason.COMPACTION)
+    assert RESPONSES.classify(trigger, headers) == Kind("off", Reason.COMPACTION)
 
 
 def test_what_is_known_is_searched_too() -> None:
@@ -88,7 +87,7 @@ def test_what_is_known_is_searched_too() -> None:
     body["input"].append(said("more"))
     grown = RESPONSES.parse_request(json.dumps(body, separators=(",", ":")).encode(), known)
     assert len(grown.frame) < len(grown.body)
-    assert classify(grown, ()) == COMPACTED
+    assert RESPONSES.classify(grown, ()) == COMPACTED
 
 
 @pytest.mark.parametrize(

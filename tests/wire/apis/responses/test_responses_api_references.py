@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.wire.apis.responses.references import REFERENCES
-from om_proxy.wire.apis.responses.responses_api import RESPONSES
+from om_proxy.wire.apis.responses.responses_api import ResponsesApi
 from tests.wire.apis.responses.samples import (
     KEY,
     answered,
@@ -19,6 +18,7 @@ from tests.wire.apis.responses.samples import (
     write_unit,
 )
 
+REFERENCES = ResponsesApi()
 THOUGHT = reasoned(1, encrypted_content="E")
 CALL = called("call_1", id="fc_1")
 ANSWER = {"id": "msg_1", "type": "message", **said("two", "assistant")}
@@ -60,7 +60,7 @@ def test_a_step_with_references_is_the_step() -> None:
     assert len(request.messages) == 3
     put = REFERENCES.put_in_items(request.messages[1], items)
     assert put == stored
-    assert RESPONSES.read_item(put, KEY).calls == ("call_1",)
+    assert REFERENCES.read_item(put, KEY).calls == ("call_1",)
 
 
 def test_what_is_no_reference_stays() -> None:

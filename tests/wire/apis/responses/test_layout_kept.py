@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.wire.apis.responses.kept import (
+from om_proxy.wire.apis.responses.items import get_units
+from om_proxy.wire.apis.responses.layout import (
     MAX_KEPT_INSTRUCTIONS,
     MAX_KEPT_SEARCHES,
     list_kept,
     list_loaded,
 )
-from om_proxy.wire.apis.responses.request import read_units
 from om_proxy.wire.apis.responses.responses_api import RESPONSES
 from tests.wire.apis.responses.samples import (
     Item,
@@ -24,12 +24,12 @@ from tests.wire.apis.responses.samples import (
 
 
 def keep(items: list[Item], covered: int) -> list[bytes]:
-    units = read_units(read([said("begin"), *items]))
+    units = get_units(read([said("begin"), *items]))
     return list_kept(units, set(range(covered + 1, len(units))))
 
 
 def load(items: list[Item], covered: int) -> list[bytes]:
-    units = read_units(read([said("begin"), *items]))
+    units = get_units(read([said("begin"), *items]))
     return list_loaded(units, set(range(covered + 1, len(units))))
 
 
@@ -127,6 +127,6 @@ def test_numbers_beyond_bounds_keep_items_where_they_are() -> None:
     odd = RESPONSES.parse_request(
         body.body.replace(b'"n":7', b'"n":1e999').replace(b'"f"}', b'"f","n":1e999}')
     )
-    units = read_units(odd)
+    units = get_units(odd)
     assert len(list_kept(units, {4})) == 1
     assert len(list_loaded(units, {4})) == len(step)

@@ -16,7 +16,7 @@ from om_proxy.memory.transcript.sent_history import recognise
 from om_proxy.wire.apis import split
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.registry import CHAT
-from om_proxy.wire.apis.responses.request import read_units
+from om_proxy.wire.apis.responses.items import get_units
 from om_proxy.wire.apis.responses.responses_api import RESPONSES
 from om_proxy.wire.apis.split import SlicedMessages
 from tests.wire.apis.responses.samples import answered, called, read, reasoned, said, write_unit
@@ -156,7 +156,7 @@ def test_the_known_is_not_read() -> None:
     first = read(items)
     known = RESPONSES.build_split(first, recognise((), first.messages).digests, 0)
     grown = RESPONSES.parse_request(read([*items, said("more")]).body, known)
-    elements = read_units(grown).elements
+    elements = get_units(grown).elements
     assert isinstance(elements, SlicedMessages)
     assert len(elements.split.ends) == 8
     assert len(grown.frame) < len(grown.body)
@@ -170,7 +170,7 @@ def test_a_split_of_chat_is_no_split_of_this() -> None:
     known = CHAT.build_split(chat, recognise((), chat.messages).digests, 0)
     assert known is not None
     request = RESPONSES.parse_request(read(messages).body, known)
-    assert not isinstance(read_units(request).elements, SlicedMessages)
+    assert not isinstance(get_units(request).elements, SlicedMessages)
 
 
 @pytest.mark.parametrize(
