@@ -20,7 +20,7 @@ from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import Api, Request, Unreadable
 from om_proxy.wire.apis.chat.chat_api import CHAT, cut_beginning, drop_texts, read_beginning
-from om_proxy.wire.apis.chat.foreign_form import fit_message, write_message
+from om_proxy.wire.apis.chat.plain_form import encode_message, fit_message
 from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
 
 __all__ = [
@@ -75,7 +75,7 @@ def rewrite_body(
     API is given to the request's own as the chat message that says the same."""
     own = request.api.name
     if not {piece.api for piece in tail} <= {own, "chat"}:
-        write = fit_message if own == "chat" else write_message
+        write = fit_message if own == "chat" else encode_message
         brought = [piece if piece.api == own else _bring_to_chat(piece, write) for piece in tail]
         tail = [piece for piece in brought if piece.raw]
     return request.api.rewrite_body(request, block, hint, tail, layout)

@@ -1,10 +1,10 @@
-"""Write the messages of a prompt that a model server refused in their plainest form: role, text, tool
-calls and ids.
+"""Write messages in their plainest form: role, text, tool calls and ids. They are stored messages of a
+prompt that a model server refused, and those that came by another API.
 
-It goes out when the prompt with everything else was refused, so it is what the strictest server
-takes. A word stands for each image and file; what says nothing is left out; neighbouring messages
-of one speaker are one, because templates demand that user and assistant alternate; and a word stands
-for a reply to tool results that never came, because Mistral demands one.
+A prompt in this form goes out when it was refused with everything else, so it is what the strictest
+server takes. A word stands for each image and file; what says nothing is left out; neighbouring
+messages of one speaker are one, because templates demand that user and assistant alternate; and a
+word stands for a reply to tool results that never came, because Mistral demands one.
 
 Messages that the client itself sent in this request keep their bytes where they stand beside each
 other: they are its own matter. A stored message beside one is joined with it.
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,16 +22,17 @@ from msgspec import Raw
 
 from om_proxy.memory.message_view import ToolCall
 from om_proxy.wire.apis.api import Request
-from om_proxy.wire.apis.chat.chat_message import ChatMessage, view_message
+from om_proxy.wire.apis.chat.chat_message import ChatMessage, ChatPart, Remark, view_message
 from om_proxy.wire.apis.chat.chat_request import INSTRUCTION_ROLES, replace_messages
 from om_proxy.wire.apis.chat.layout import add_text
-from om_proxy.wire.apis.json_text import replace_lone_surrogates, write_json
+from om_proxy.wire.apis.json_text import replace_lone_surrogates, write_ascii, write_json
 
 NO_ARGUMENTS = "{}"
 LEFT_OUT = b""  # in place of a message that says nothing
 NO_REPLY = b'{"role":"assistant","content":"(no reply)"}'
 SENT_NAME = re.compile(r"[^\s<|\\/>]+")  # OpenAI
 SPEAKERS = frozenset({"user", "assistant"})
+DETAILS = frozenset({"auto", "low", "high"})  # of pictures
 
 _NULL = Raw(b"null")
 
@@ -208,3 +209,43 @@ def _write_text(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else write_json(value)
+
+
+# ── messages of other APIs ────────────────────────────────────────────────────────────────────────
+#
+# What servers of this API refuse, or cannot know, becomes words: a picture in a tool's result, a file
+# that another server keeps, a part of another kind.
+
+
+def encode_message(message: Mapping[str, Any]) -> bytes:
+    """Write a chat message that says the same as one of another API, without what only readers see."""
+    content = message.get("content")
+    if isinstance(content, list):
+        said = [part for part in content if not isinstance(part, Remark)]
+        message = {**message, "content": said or None}
+    raw = write_ascii(message).encode()
+    return replace_lone_surrogates(raw) or raw
+
+
+def fit_message(message: Mapping[str, Any]) -> bytes:
+    """Write the same as every server of this API takes it. LEFT_OUT: nothing remains of it."""
+    content = message.get("content")
+    if message.get("role") != "user" or not isinstance(content, list):
+        return write_plain_message(encode_message(message))
+    parts = list(_list_fitting(content))
+    return encode_message({**message, "content": parts}) if parts else LEFT_OUT
+
+
+def _list_fitting(parts: list[Any]) -> Iterator[Any]:
+    for part in parts:
+        if isinstance(part, Remark) or not isinstance(part, dict):
+            continue
+        kind = part.get("type")
+        value = part.get(kind) if isinstance(kind, str) else None
+        if kind == "image_url" and isinstance(value, dict) and value.get("url"):
+            detail = {"detail": value["detail"]} if value.get("detail") in DETAILS else {}
+            yield {"type": kind, kind: {"url": value["url"], **detail}}
+        elif kind == "file" and isinstance(value, dict) and value.get("file_data"):
+            yield {"type": kind, kind: {k: v for k, v in value.items() if k != "file_id"}}
+        elif text := show_part(ChatPart(part)):
+            yield {"type": "text", "text": text}

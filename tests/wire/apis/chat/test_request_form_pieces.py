@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.wire.apis.chat.pieces import join_pieces
+from om_proxy.wire.apis.chat.request_form import join_pieces
 
 MANY = 20_000
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from om_proxy.wire.apis.chat.chat_message import Remark
-from om_proxy.wire.apis.chat.foreign_form import fit_message, write_message
+from om_proxy.wire.apis.chat.plain_form import encode_message, fit_message
 
 PICTURE = {
     "type": "image_url",
@@ -67,4 +67,4 @@ def test_nothing_remains_of_a_message(message: dict[str, Any]) -> None:
 def test_another_api_gets_all_but_remarks() -> None:
     """Its own writing decides what it can say."""
     message = {"role": "tool", "tool_call_id": "c", "content": [PICTURE, Remark(type="text")]}
-    assert json.loads(write_message(message)) == {**message, "content": [PICTURE]}
+    assert json.loads(encode_message(message)) == {**message, "content": [PICTURE]}
