@@ -68,9 +68,7 @@ TESTS_OF_SEVERAL_MODULES = {
 
 # module of a pure room → where its rules are tested
 MODULES_TESTED_ELSEWHERE = {
-    "wire/apis/stream_end.py": "wire/apis/messages/test_reply_end.py",
     "wire/apis/chat/reply_frame.py": "wire/apis/chat/test_reply.py",
-    "wire/apis/chat/look_ups/round_chunks.py": "wire/apis/chat/look_ups/test_splice.py",
     "settings/identity/identity_rules.py": "settings/identity/test_callers.py",
     "memory/lifecycle/thread_removal.py": "storage/contract.py",
     "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",

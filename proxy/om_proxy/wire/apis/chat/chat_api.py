@@ -20,7 +20,7 @@ from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import TURN, Api, Kind, RecallApi, Request
 from om_proxy.wire.apis.chat import chat_message, chat_request
 from om_proxy.wire.apis.chat.layout import assemble, drop_block_texts
-from om_proxy.wire.apis.chat.look_ups import recall_tool, round_chunks
+from om_proxy.wire.apis.chat.look_ups import recall_tool, rounds
 from om_proxy.wire.apis.chat.look_ups.kept_look_ups import write_tail
 from om_proxy.wire.apis.chat.look_ups.plain_rounds import take_out_calls
 from om_proxy.wire.apis.chat.look_ups.splice import StreamSplice
@@ -97,7 +97,7 @@ class ChatApi:
     write_answer = staticmethod(recall_tool.write_answer)
     create_stream_splice = StreamSplice
     create_whole_splice = WholeSplice
-    write_error_event = staticmethod(round_chunks.write_error_event)
+    write_error_event = staticmethod(rounds.write_error_event)
     may_call_tools = staticmethod(may_call_tools)
     take_out_calls = staticmethod(take_out_calls)
 

@@ -1,18 +1,36 @@
-"""Read what one round of a reply came to, and add up the usage of rounds."""
+"""The parts of a reply's rounds that splices of both kinds put together: what a round came to, the
+usage of all, and the events of a streamed one."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+from msgspec import Raw
 
 from om_proxy.memory.recall.offering import OwnNames
 from om_proxy.wire.apis.api import RoundEnd, ToolCall, UsageRule
+from om_proxy.wire.apis.chat.deltas import StreamedCall
 from om_proxy.wire.apis.chat.usage import read_usage
+from om_proxy.wire.apis.json_text import replace_lone_surrogates
 
 # The end of a round that has more to read takes milliseconds.
 LONG_END_BYTES = 1 << 17
+# a reply that has none of it calls no tool
+CALLS_HINT = b"tool_calls"
+NULL, CALLED, STOPPED = Raw(b"null"), Raw(b'"tool_calls"'), Raw(b'"stop"')  # finish reasons
+EMPTY_LINE = rb"\n\n"  # as JSON
+# Of the first round; later rounds get them too.
+IDENTITY_MEMBERS = ("id", "created")
+
+members_decoder = msgspec.json.Decoder(dict[str, Raw])
+list_decoder = msgspec.json.Decoder(list[Raw])
+any_decoder = msgspec.json.Decoder()
+
+_STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
 _NO_ARGUMENTS = "{}"
 # of a usage: what is about the prompt alone, by the names that servers use (memory/token_prices.py)
 _PROMPT_MEMBERS = (
@@ -130,3 +148,80 @@ def _add_numbers(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[s
         elif value is None and before is not None:
             added[name] = before
     return added
+
+
+@dataclass(slots=True)
+class Chunk:
+    """An event of a round, taken apart as far as it may have to change."""
+
+    raw: bytes
+    members: dict[str, Raw] | None = None  # None: not read, so it goes out as it came
+    choices: list[Raw] = field(default_factory=list)
+    place: int = -1  # of the first choice of the reply among the event's choices; -1: none
+    choice: dict[str, Raw] = field(default_factory=dict)
+    delta: dict[str, Raw] | None = None
+    calls: list[StreamedCall | None] = field(default_factory=list)  # of the delta's tool calls
+    is_done: bool = False  # whether it is `[DONE]`
+    odd_data: bytes | None = None  # as it came, if half characters were replaced for reading
+
+    @property
+    def has_finish(self) -> bool:
+        return self.choice.get("finish_reason", NULL) != NULL
+
+    @property
+    def usage(self) -> Raw | None:
+        raw = (self.members or {}).get("usage", NULL)
+        return None if raw == NULL else raw
+
+
+def change_choice(chunk: Chunk, **members: Raw) -> Chunk:
+    """Return the chunk with these members in its choice."""
+    choice = {**chunk.choice, **members}
+    choices = [*chunk.choices]
+    choices[chunk.place] = encode(choice)
+    return replace(chunk, choices=choices, choice=choice)
+
+
+def without_end(chunk: Chunk) -> Chunk:
+    """Return the chunk without its finish and its usage."""
+    members = {**(chunk.members or {}), "usage": NULL}
+    return replace(change_choice(chunk, finish_reason=NULL), members=members)
+
+
+def without_delta(chunk: Chunk) -> Chunk:
+    """Return the chunk with an empty delta."""
+    return replace(change_choice(chunk, delta=Raw(b"{}")), delta=None, calls=[])
+
+
+def encode(value: Any) -> Raw:
+    return Raw(msgspec.json.encode(value))
+
+
+def put_back_halves(data: bytes, original: bytes) -> bytes:
+    """Return `data` with the half characters of `original`, whose strings it has with U+FFFD in
+    their place; an empty line may be in front of one."""
+    repaired = replace_lone_surrogates(original) or original
+    before = {
+        match[1]: original[match.start(1) : match.end(1)] for match in _STRING.finditer(repaired)
+    }
+
+    def put_back(match: re.Match[bytes]) -> bytes:
+        text = match[1]
+        gap = EMPTY_LINE if text not in before and text.startswith(EMPTY_LINE) else b""
+        text = text[len(gap) :]
+        return b'"' + gap + before.get(text, text) + b'"'
+
+    return _STRING.sub(put_back, data)
+
+
+def write_error_event(error: bytes) -> bytes:
+    """Return the end of a stream that fails, as model servers write it. `error`: the body of an
+    error's response; one that is no JSON object has no words for the client."""
+    try:
+        body = msgspec.json.decode(error, type=dict[str, Any])
+    except (ValueError, RecursionError):
+        body = {}
+    if "error" not in body:
+        message = body.get("message") or "the model server refused a later request of this reply"
+        body = {"error": {"message": message, "type": "upstream_error", "code": None}}
+    return b"data: " + msgspec.json.encode(body) + b"\n\ndata: [DONE]\n\n"

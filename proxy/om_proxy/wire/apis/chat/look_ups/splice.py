@@ -26,16 +26,26 @@ from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import RoundEnd, UsageRule
 from om_proxy.wire.apis.chat.deltas import MessageBuilder, ReplyTooLarge, StreamedCall
-from om_proxy.wire.apis.chat.look_ups.round_chunks import (
+from om_proxy.wire.apis.chat.look_ups.rounds import (
+    CALLED,
+    CALLS_HINT,
     EMPTY_LINE,
+    IDENTITY_MEMBERS,
+    LONG_END_BYTES,
     NULL,
+    STOPPED,
     Chunk,
+    UsageSum,
+    any_decoder,
+    change_choice,
+    describe_round,
     encode,
+    list_decoder,
+    members_decoder,
     put_back_halves,
     without_delta,
     without_end,
 )
-from om_proxy.wire.apis.chat.look_ups.rounds import LONG_END_BYTES, UsageSum, describe_round
 from om_proxy.wire.apis.chat.reply import DONE
 from om_proxy.wire.apis.chat.usage import read_usage
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
@@ -46,16 +56,7 @@ MAX_ROUND_BYTES = 8 << 20
 # Of a round, what is held without asking for room: most rounds with a look-up are shorter.
 FREE_HELD_BYTES = 1 << 16
 HELD_STEP_BYTES = 1 << 18  # room for a longer round is asked for in such steps
-# an event that has none of it calls no tool
-_CALLS_HINT = b"tool_calls"
-_CALLED, _STOPPED = Raw(b'"tool_calls"'), Raw(b'"stop"')  # finish reasons
 _EMPTY_VALUES = (b"null", b'""', b"[]")
-# Of the first round; later rounds get them too.
-_IDENTITY = ("id", "created")
-
-_members = msgspec.json.Decoder(dict[str, Raw])
-_list = msgspec.json.Decoder(list[Raw])
-_any = msgspec.json.Decoder()
 
 
 class StreamSplice:
@@ -110,7 +111,7 @@ class StreamSplice:
             events = self._cutter.feed(data)
         else:
             events = data  # whole events, as in nearly all chunks: the cutter would return them
-        if not self.is_reading and _CALLS_HINT not in events:
+        if not self.is_reading and CALLS_HINT not in events:
             # `_remember`, without a call for each event of nearly all replies
             self._round_bytes += len(events)
             if self._round_bytes > self._room_bytes:
@@ -135,7 +136,7 @@ class StreamSplice:
 
     def end_round(self) -> tuple[bytes, RoundEnd]:
         if rest := self._cutter.take_rest():
-            if not self.is_reading and _CALLS_HINT not in rest:
+            if not self.is_reading and CALLS_HINT not in rest:
                 return rest, RoundEnd()
             self.is_reading = True
             self._take_events(rest)
@@ -180,10 +181,9 @@ class StreamSplice:
     def finish(self) -> bytes:
         tail, self._tail = self._tail, []
         for chunk in tail:
-            if self._ends_with_stop and chunk.choice.get("finish_reason") == _CALLED:
-                chunk.choice["finish_reason"] = _STOPPED
-                chunk.choices[chunk.place] = Raw(msgspec.json.encode(chunk.choice))
-            self._write(chunk, is_changed=True)
+            is_stop = self._ends_with_stop and chunk.choice.get("finish_reason") == CALLED
+            end = change_choice(chunk, finish_reason=STOPPED) if is_stop else chunk
+            self._write(end, is_changed=True)
         return self._flush()
 
     # ── reading ───────────────────────────────────────────────────────────────────────────────────
@@ -248,16 +248,16 @@ class StreamSplice:
         try:
             # an emoji may be cut between two events
             repaired = replace_lone_surrogates(data)
-            members = _members.decode(repaired or data)
+            members = members_decoder.decode(repaired or data)
             chunk.odd_data = data if repaired else None
             self._take_apart(chunk, members)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return Chunk(event)  # not what a chat reply says: it goes out as it came
-        for name in _IDENTITY:
+        for name in IDENTITY_MEMBERS:
             if self._is_first and name in members:
                 self._identity.setdefault(name, members[name])
         if chunk.usage is not None:
-            self._round_usage = _any.decode(chunk.usage)
+            self._round_usage = any_decoder.decode(chunk.usage)
         self._has_finish = self._has_finish or chunk.has_finish
         if chunk.delta is not None and not self._is_given_up:
             self._add_delta(chunk)
@@ -266,21 +266,21 @@ class StreamSplice:
     @staticmethod
     def _take_apart(chunk: Chunk, members: dict[str, Raw]) -> None:
         choices = members.get("choices", NULL)
-        chunk.choices = [] if choices == NULL else _list.decode(choices)
+        chunk.choices = [] if choices == NULL else list_decoder.decode(choices)
         for place, raw in enumerate(chunk.choices):
-            choice = _members.decode(raw)
-            index = _any.decode(choice["index"]) if "index" in choice else None
+            choice = members_decoder.decode(raw)
+            index = any_decoder.decode(choice["index"]) if "index" in choice else None
             if (index if type(index) is int else place) == 0:
                 chunk.place, chunk.choice = place, choice
                 break
         delta = chunk.choice.get("delta", NULL)
         if bytes(delta).startswith(b"{"):
-            chunk.delta = _members.decode(delta)
+            chunk.delta = members_decoder.decode(delta)
         chunk.members = members
 
     def _add_delta(self, chunk: Chunk) -> None:
         try:
-            chunk.calls = self._builder.add(_any.decode(chunk.choice["delta"]))
+            chunk.calls = self._builder.add(any_decoder.decode(chunk.choice["delta"]))
         except ReplyTooLarge:
             if self._has_own_calls:
                 raise
@@ -353,7 +353,7 @@ class StreamSplice:
             members.update({name: raw for name, raw in self._identity.items() if name in members})
             is_changed = True
         if self._usage and chunk.usage is not None:
-            members["usage"] = encode(self._usage.include(_any.decode(chunk.usage)))
+            members["usage"] = encode(self._usage.include(any_decoder.decode(chunk.usage)))
             is_changed = True
         delta = self._change_delta(chunk)
         if delta is not None:
@@ -363,10 +363,7 @@ class StreamSplice:
             if is_empty and not chunk.has_finish and self._has_own_calls:
                 self._hold_usage(chunk)
                 return
-            choice = {**chunk.choice, "delta": encode(delta)}
-            choices = [*chunk.choices]
-            choices[chunk.place] = encode(choice)
-            members["choices"] = encode(choices)
+            members["choices"] = encode(change_choice(chunk, delta=encode(delta)).choices)
         elif not is_changed:
             self._out.append(chunk.raw)
             return
@@ -389,7 +386,7 @@ class StreamSplice:
             return None
         delta = dict(chunk.delta)
         if any(call is not None and self._must_change(call) for call in chunk.calls):
-            raws = _list.decode(delta["tool_calls"])
+            raws = list_decoder.decode(delta["tool_calls"])
             kept = [
                 self._lower_index(raw, call)
                 for raw, call in zip(raws, chunk.calls, strict=True)
@@ -421,8 +418,8 @@ class StreamSplice:
 
     def _lower_index(self, raw: Raw, call: StreamedCall | None) -> Raw:
         shift = self._find_shift(call) if call is not None else 0
-        members = _members.decode(raw) if shift else {}
-        index = _any.decode(members["index"]) if "index" in members else None
+        members = members_decoder.decode(raw) if shift else {}
+        index = any_decoder.decode(members["index"]) if "index" in members else None
         if type(index) is not int:
             return raw
         return encode({**members, "index": max(index - shift, 0)})

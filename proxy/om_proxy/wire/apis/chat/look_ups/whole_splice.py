@@ -11,32 +11,32 @@ from msgspec import Raw
 from om_proxy.memory.recall.offering import PLAIN_USE, OwnNames, ToolUse
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import RoundEnd, UsageRule
-from om_proxy.wire.apis.chat.look_ups.round_chunks import EMPTY_LINE, encode, put_back_halves
 from om_proxy.wire.apis.chat.look_ups.rounds import (
+    CALLED,
+    CALLS_HINT,
+    EMPTY_LINE,
+    IDENTITY_MEMBERS,
     LONG_END_BYTES,
+    STOPPED,
     UsageSum,
+    any_decoder,
     describe_round,
+    encode,
     is_own_call,
+    list_decoder,
+    members_decoder,
+    put_back_halves,
 )
 from om_proxy.wire.apis.chat.usage import read_usage
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
 
 # texts of a message that the rounds of a reply say one after another
 _JOINED_TEXTS = ("content", "reasoning_content", "reasoning")
-_IDENTITY = ("id", "created")
-_CALLED, _STOPPED = Raw(b'"tool_calls"'), Raw(b'"stop"')  # finish reasons
-
-# a reply that has none of it calls no tool
-_CALLS_HINT = b"tool_calls"
-
-_members = msgspec.json.Decoder(dict[str, Raw])
-_list = msgspec.json.Decoder(list[Raw])
-_any = msgspec.json.Decoder()
 
 
 def may_call_tools(body: bytes) -> bool:
     """Return whether a reply may call a tool. Most do not, and need not be read."""
-    return _CALLS_HINT in body
+    return CALLS_HINT in body
 
 
 class WholeSplice:
@@ -121,30 +121,32 @@ class WholeSplice:
             members["usage"] = encode(self._usage.include(self._round_usage))
         choice = {**self._choice, "message": encode(self._join_message())}
         is_alone = bool(self._own) and "tool_calls" not in self._left_out_members()
-        if is_alone and choice.get("finish_reason") == _CALLED:
-            choice["finish_reason"] = _STOPPED
+        if is_alone and choice.get("finish_reason") == CALLED:
+            choice["finish_reason"] = STOPPED
         members["choices"] = encode([encode(choice), *self._choices[1:]])
         return self._put_back(msgspec.json.encode(members))
 
     def _take_apart(self) -> None:
         repaired = replace_lone_surrogates(self._body)
         self._is_odd = repaired is not None
-        members = _members.decode(repaired or self._body)
-        self._choices = _list.decode(members["choices"]) if "choices" in members else []
+        members = members_decoder.decode(repaired or self._body)
+        self._choices = list_decoder.decode(members["choices"]) if "choices" in members else []
         if self._choices:
-            self._choice = _members.decode(self._choices[0])
-            self._message = _members.decode(self._choice.get("message", Raw(b"{}")))
-            self._read_message = {name: _any.decode(raw) for name, raw in self._message.items()}
-        self._round_usage = _any.decode(members["usage"]) if "usage" in members else None
+            self._choice = members_decoder.decode(self._choices[0])
+            self._message = members_decoder.decode(self._choice.get("message", Raw(b"{}")))
+            self._read_message = {
+                name: any_decoder.decode(raw) for name, raw in self._message.items()
+            }
+        self._round_usage = any_decoder.decode(members["usage"]) if "usage" in members else None
         if self._is_first:
-            self._identity = {name: members[name] for name in _IDENTITY if name in members}
+            self._identity = {name: members[name] for name in IDENTITY_MEMBERS if name in members}
         self._members = members
 
     def _left_out_members(self) -> dict[str, Raw]:
         """Return the message's members without the calls of the proxy's tool."""
         message = {**self._message}
         if self._own:
-            raws = _list.decode(message["tool_calls"])
+            raws = list_decoder.decode(message["tool_calls"])
             kept = [raw for place, raw in enumerate(raws) if place not in self._own]
             message["tool_calls"] = encode(kept)
             if not kept:
