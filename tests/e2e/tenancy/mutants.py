@@ -219,8 +219,8 @@ OTHERS = (
             ("listing.py", "else pack_names(tenant, resource)", "else pack_names(tenant)"),
             ("listing.py", 'first = b"[" + pack_names(tenant)', 'first = b"-"'),
             ("listing.py", 'last = b"(" + pack_names(tenant) + LAST_BYTE', 'last = b"+"'),
-            ("ledger.py", 'b"-" if tenant is None else', 'b"-" if True else'),
-            ("ledger.py", 'b"+" if tenant is None else', 'b"+" if True else'),
+            ("record_keeping.py", 'b"-" if tenant is None else', 'b"-" if True else'),
+            ("record_keeping.py", 'b"+" if tenant is None else', 'b"+" if True else'),
             (
                 "record_keeping.py",
                 'names.of_store("audit") if tenant is None',

@@ -14,12 +14,11 @@ from om_proxy.common.errors import Conflict, UnopenedText, WrongMasterKey
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.redis.changes import Applied, Changes
-from om_proxy.storage.redis.session import Session
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
 from om_proxy.storage.values.changes import Change
 from om_proxy.storage.values.listing import ThreadSelection
 from tests.storage.faulty_keys import ProcessEnded
-from tests.storage.key_rotation_contract import OpenWith
+from tests.storage.key_rotation_contract import KeyRotationContract, OpenWith
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.redis.test_removal import list_values
 from tests.storage.shared_machine import share_log
@@ -149,9 +148,9 @@ async def end_after_one_script(
     """Let the process end behind its script, or before it."""
     apply = Changes.apply
 
-    async def end(changes: Changes, session: Session) -> Applied:
+    async def end(changes: Changes) -> Applied:
         if applies:
-            assert (await apply(changes, session)).failed is None
+            assert (await apply(changes)).failed is None
         raise ProcessEnded
 
     with monkeypatch.context() as patch:
@@ -287,3 +286,7 @@ async def test_a_full_server_can_still_forget(own: OwnRedis) -> None:
     assert (await store.forget(shared.stored["A"].key)).threads == 1
     assert (await store.load(shared.stored["B"].key)).version
     await store.close()
+
+
+class TestRedisKeyRotation(KeyRotationContract):
+    """The master key of an encrypted Redis is changed while it is used."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.storage.redis import batch_removal
+from om_proxy.storage.redis import removal
 from om_proxy.storage.redis.log_rewriting import LogRewriter
 from om_proxy.storage.redis.session import Session
 from tests.storage.ended_process_contract import EndedProcessContract
@@ -20,4 +20,4 @@ class TestRedisEndedProcess(EndedProcessContract):
     """The contract under a prefix of its own."""
 
     methods = (Session, "call", "_call_some")
-    removal = batch_removal
+    removal = removal

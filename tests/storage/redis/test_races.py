@@ -13,7 +13,6 @@ from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Memory
 from om_proxy.storage.base import Store
 from om_proxy.storage.redis.changes import Applied, Changes
-from om_proxy.storage.redis.session import Session
 from om_proxy.storage.values.changes import Change, ResourceWakeup
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
@@ -98,13 +97,13 @@ async def test_a_due_time_that_is_set_during_a_forget_stays(
     apply = Changes.apply
     is_set = False
 
-    async def set_due_first(changes: Changes, session: Session) -> Applied:
+    async def set_due_first(changes: Changes) -> Applied:
         nonlocal is_set
         if not is_set:
             is_set = True
             await stores[1].set_due(LOG_KEY, 7.0)
             await stores[1].set_due(kept, 8.0)
-        return await apply(changes, session)
+        return await apply(changes)
 
     monkeypatch.setattr(Changes, "apply", set_due_first)
     await stores[0].forget(KEY._replace(thread="b"))

@@ -20,7 +20,7 @@ from om_proxy.storage.redis.rows import (
     encode_wrapped_key,
     has_look_ups,
 )
-from om_proxy.storage.redis.session import Argument, Session
+from om_proxy.storage.redis.session import Argument, Session, pair_fields
 from om_proxy.storage.shared.difference import NewQuotes
 from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.values.changes import WrittenRow
@@ -45,9 +45,11 @@ class Applied(NamedTuple):
 
 
 class Changes:
-    """Conditions and steps. The steps happen in the order in which they are added."""
+    """Conditions and steps of one script. The steps happen in the order in which they are added."""
 
-    def __init__(self) -> None:
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.names = session.keys
         self._conditions: list[Argument] = []
         self._condition_count = 0
         self._steps: list[Argument] = []
@@ -97,9 +99,9 @@ class Changes:
     def set_fields(self, name: str, values: Mapping[int, str | bytes]) -> None:
         self.call_in_parts(("HSET", name), [part for pair in values.items() for part in pair])
 
-    def set_marks(self, session: Session, key: Key, marks: Mapping[int, bytes]) -> None:
+    def set_marks(self, key: Key, marks: Mapping[int, bytes]) -> None:
         """Write marks of messages. A thread with look-ups is listed, so that forgetting finds it."""
-        names = session.keys
+        names = self.names
         self.set_fields(names.of_thread("marks", key), marks)
         if any(map(has_look_ups, marks.values())):
             self.call("SADD", names.of_resource("quoting", key.tenant, key.resource), key.thread)
@@ -161,6 +163,10 @@ class Changes:
     def drop_leases(self, tenant: str, resource: str | None) -> None:
         self._steps += ("drop_leases", tenant, resource or "")
 
+    def ask_for_erasure(self) -> None:
+        """Ask for the server's log to be rewritten."""
+        self.call("HINCRBY", self.names.of_store("erasure"), "asked", 1)
+
     def move_thread(self, key: Key, tenant: str) -> None:
         self._steps += ("move", *key, tenant)
 
@@ -170,8 +176,8 @@ class Changes:
     def move_ledger(self, tenant: str, resource: str, new_tenant: str) -> None:
         self._steps += ("move_ledger", tenant, resource, new_tenant, resource)
 
-    async def apply(self, session: Session) -> Applied:
-        failed, *values = await session.run(
+    async def apply(self) -> Applied:
+        failed, *values = await self.session.run(
             "apply", MAX_EVENTS, self._condition_count, *self._conditions, *self._steps
         )
         if failed:
@@ -200,7 +206,7 @@ async def read_resource(session: Session, tenant: str, resource: str) -> Resourc
             ("SMEMBERS", names.of_resource("quoting", tenant, resource)),
         ]
     )
-    pairs = zip(threads[::2], threads[1::2], strict=True)
+    pairs = pair_fields(threads)
     return ResourceState(
         int(revision or 0),
         {decode_text(name): is_shared == b"1" for name, is_shared in pairs},

@@ -1,4 +1,4 @@
-"""Turn a commit into changes: the rows of one difference.
+"""Turn a commit into changes: the rows of one difference, and what it erases.
 
 Everything is written by one script, whose first step draws the version. What only the store can tell,
 which entries older generations hold, is read before; the version tells whether it still stands.
@@ -8,18 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
-from om_proxy.common.errors import ForgottenName
+from om_proxy.common.errors import Conflict, ForgottenName
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import Memory, Message, resource_key
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Message, resource_key
 from om_proxy.storage.encoding import find_stored_others
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.changes import Changes
+from om_proxy.storage.redis.changes import (
+    Applied,
+    Changes,
+    ResourceState,
+    read_resource,
+    try_until_applied,
+)
+from om_proxy.storage.redis.encryption import hold_key_of
+from om_proxy.storage.redis.events import erase_texts
 from om_proxy.storage.redis.queries import select_thread_rows
 from om_proxy.storage.redis.session import Session
-from om_proxy.storage.redis.thread_rows import select_generation_ids
+from om_proxy.storage.redis.thread_rows import select_generation_ids, select_notes
 from om_proxy.storage.shared.difference import (
     Difference,
     PlacedMessage,
@@ -28,7 +37,13 @@ from om_proxy.storage.shared.difference import (
     find_new_quotes,
 )
 from om_proxy.storage.shared.forgetting import FirstTurn
-from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
+from om_proxy.storage.values.changes import (
+    Change,
+    NoteErasure,
+    ResourceWakeup,
+    WrittenRow,
+    create_conflict,
+)
 
 
 class Commit:
@@ -64,54 +79,52 @@ class Commit:
         }
         self._kept_count = count_kept_generations(before, after, generations)
 
-    async def prepare(self, session: Session, changes: Changes) -> None:
+    async def prepare(self, changes: Changes) -> None:
         """Read what the commit depends on, and add its steps. The conditions are the caller's, but
         for that of new quotes."""
         older: Mapping[int, tuple[int, ...]] = {}
         if self._difference.dropped_chunks or self._kept_count is not None:
-            older = await select_generation_ids(session, self.before.key)
+            older = await select_generation_ids(changes.session, self.before.key)
         if quotes := find_new_quotes(self.before, self._difference):
             changes.expect_unforgotten(self.before.key.tenant, quotes)
         is_rewound = _is_rewound(self.before, self._after, self._difference)
         changes.add_keys(self._keys.new_keys)
         row = self._row
         if self._keeps_others:
-            stored = await select_thread_rows(session, [self.before.key])
+            stored = await select_thread_rows(changes.session, [self.before.key])
             if self.before.key in stored:  # else its condition does not hold
                 row = replace(row, others=stored[self.before.key][1].others)
         changes.write_row(self.before.key, row, self._after.due_at, is_rewound=is_rewound)
-        self._add_messages(session, changes)
-        self._add_notes(session, changes)
-        self._drop_notes(session, changes, older)
+        self._add_messages(changes)
+        self._add_notes(changes)
+        self._drop_notes(changes, older)
         if self._kept_count is not None:
-            await self._prune(session, changes, older)
+            await self._prune(changes, older)
         changes.add_events(self.before.key, self._events, self._cipher)
 
-    def _name(self, session: Session, part: str) -> str:
-        return session.keys.of_thread(part, self.before.key)
+    def _name(self, changes: Changes, part: str) -> str:
+        return changes.names.of_thread(part, self.before.key)
 
-    def _add_messages(self, session: Session, changes: Changes) -> None:
+    def _add_messages(self, changes: Changes) -> None:
         difference = self._difference
-        changes.set_marks(session, self.before.key, self._marks)
-        changes.set_fields(self._name(session, "texts"), self._texts)
-        self._set_states(session, changes, difference.messages, "live")
-        self._set_states(session, changes, difference.interrupted, "interrupted")
+        changes.set_marks(self.before.key, self._marks)
+        changes.set_fields(self._name(changes, "texts"), self._texts)
+        self._set_states(changes, difference.messages, "live")
+        self._set_states(changes, difference.interrupted, "interrupted")
         if difference.may_supersede:
             kept_seqs = [message.seq for message in self._after.tail]
             changes.supersede_missing(self.before.key, self._after.coverage, kept_seqs)
 
-    def _set_states(
-        self, session: Session, changes: Changes, messages: Sequence[PlacedMessage], state: str
-    ) -> None:
+    def _set_states(self, changes: Changes, messages: Sequence[PlacedMessage], state: str) -> None:
         seqs = [one.message.seq for one in messages]
         for other in {"live", "superseded", "interrupted"} - {state}:
-            changes.call_in_parts(("ZREM", self._name(session, other)), seqs)
+            changes.call_in_parts(("ZREM", self._name(changes, other)), seqs)
         scored = [number for seq in seqs for number in (seq, seq)]
-        changes.call_in_parts(("ZADD", self._name(session, state)), scored)
+        changes.call_in_parts(("ZADD", self._name(changes, state)), scored)
 
-    def _add_notes(self, session: Session, changes: Changes) -> None:
+    def _add_notes(self, changes: Changes) -> None:
         difference, log = self._difference, self._after.log
-        notes, chunks = self._name(session, "notes"), self._name(session, "chunks")
+        notes, chunks = self._name(changes, "notes"), self._name(changes, "chunks")
         observations = difference.observations
         changes.set_fields(
             notes,
@@ -124,39 +137,35 @@ class Commit:
                 changes.call("ZREM", chunks, entry.id)
         if difference.entries or difference.is_shortened:
             ids = rows.encode_ids([entry.id for entry in log.entries])
-            generations = self._name(session, "generations")
+            generations = self._name(changes, "generations")
             if ids:
                 changes.call("HSET", generations, log.generation, ids)
             else:
                 changes.call("HDEL", generations, log.generation)
         if difference.began:
             beginning = rows.encode(tuple(difference.began))
-            changes.call("HSET", self._name(session, "beginnings"), log.generation, beginning)
-        self._add_reflection(session, changes, difference)
+            changes.call("HSET", self._name(changes, "beginnings"), log.generation, beginning)
+        self._add_reflection(changes, difference)
 
-    def _add_reflection(self, session: Session, changes: Changes, difference: Difference) -> None:
+    def _add_reflection(self, changes: Changes, difference: Difference) -> None:
         if not difference.has_new_reflection:
             return
-        row, reflection = self._name(session, "row"), self._after.log.reflection
+        row, reflection = self._name(changes, "row"), self._after.log.reflection
         if reflection:
             sealed = rows.encode_reflection(reflection, self._cipher)
             changes.call("HSET", row, "reflection", sealed)
         else:
             changes.call("HDEL", row, "reflection")
 
-    def _drop_notes(
-        self, session: Session, changes: Changes, older: Mapping[int, tuple[int, ...]]
-    ) -> None:
+    def _drop_notes(self, changes: Changes, older: Mapping[int, tuple[int, ...]]) -> None:
         """Drop chunks. One that an older generation holds is kept as an entry of that one."""
         dropped = self._difference.dropped_chunks
         held = {id_ for ids in older.values() for id_ in ids}
-        changes.call_in_parts(("ZREM", self._name(session, "chunks")), dropped)
+        changes.call_in_parts(("ZREM", self._name(changes, "chunks")), dropped)
         unheld = [id_ for id_ in dropped if id_ not in held]
-        changes.call_in_parts(("HDEL", self._name(session, "notes")), unheld)
+        changes.call_in_parts(("HDEL", self._name(changes, "notes")), unheld)
 
-    async def _prune(
-        self, session: Session, changes: Changes, older: Mapping[int, tuple[int, ...]]
-    ) -> None:
+    async def _prune(self, changes: Changes, older: Mapping[int, tuple[int, ...]]) -> None:
         """Keep the newest generations that have entries, with this one; then drop the entries that
         none of them holds."""
         logs = dict(older)
@@ -164,15 +173,17 @@ class Commit:
             logs[self._after.log.generation] = tuple(e.id for e in self._after.log.entries)
         kept = sorted(logs)[-self._kept_count :] if self._kept_count else []
         gone = [number for number in logs if number not in kept]
-        changes.call_in_parts(("HDEL", self._name(session, "generations")), gone)
-        stored = {int(id_) for id_ in await session.call("HKEYS", self._name(session, "notes"))}
+        changes.call_in_parts(("HDEL", self._name(changes, "generations")), gone)
+        stored = {
+            int(id_) for id_ in await changes.session.call("HKEYS", self._name(changes, "notes"))
+        }
         held = {id_ for number in kept for id_ in logs[number]}
         held.update(chunk.id for chunk in self._after.chunks)
         unheld = sorted(stored - held)
-        changes.call_in_parts(("HDEL", self._name(session, "notes")), unheld)
-        beginnings = self._name(session, "beginnings")
+        changes.call_in_parts(("HDEL", self._name(changes, "notes")), unheld)
+        beginnings = self._name(changes, "beginnings")
         if kept:
-            numbers = [int(number) for number in await session.call("HKEYS", beginnings)]
+            numbers = [int(number) for number in await changes.session.call("HKEYS", beginnings)]
             old = [number for number in numbers if number < kept[0]]
             changes.call_in_parts(("HDEL", beginnings), old)
 
@@ -217,10 +228,10 @@ class SharedCommit:
         )
         self._wakeup = wakeup
 
-    async def add_steps(self, session: Session, changes: Changes) -> None:
-        await self._thread.prepare(session, changes)
+    async def add_steps(self, changes: Changes) -> None:
+        await self._thread.prepare(changes)
         if self._log:
-            await self._log.prepare(session, changes)
+            await self._log.prepare(changes)
         if self._wakeup:
             log_key = resource_key(self._thread.before.key)
             changes.wake_resource(log_key, self._wakeup.now, self._wakeup.tokens)
@@ -228,7 +239,7 @@ class SharedCommit:
     async def write(self, session: Session) -> tuple[WrittenRow, WrittenRow | None]:
         """Write everything. Raise `Conflict` if either has changed, `ForgottenName` for a first turn
         that began before its thread was forgotten."""
-        changes = Changes()
+        changes = Changes(session)
         before = [self._thread.before]
         if self._log_before is not None:
             before.append(self._log_before)
@@ -236,8 +247,8 @@ class SharedCommit:
             _expect_state(changes, memory, keys)
         if self._first_turn:
             changes.expect_name_kept(self._first_turn)
-        await self.add_steps(session, changes)
-        applied = await changes.apply(session)
+        await self.add_steps(changes)
+        applied = await changes.apply()
         if applied.failed is not None:
             if self._first_turn and applied.failed == CONDITIONS_PER_MEMORY * len(before):
                 name = self._thread.before.key.thread
@@ -252,3 +263,124 @@ CONDITIONS_PER_MEMORY = 2
 def _expect_state(changes: Changes, before: Memory, keys: CommitKeys) -> None:
     changes.expect_version(before.key, before.version)
     changes.expect_key(before.key, keys.key_id if before.version else None)
+
+
+# ── what is erased ──
+
+
+async def commit_erasing(
+    session: Session,
+    change: Change,
+    commit: SharedCommit,
+    erasures: Sequence[NoteErasure],
+) -> WrittenRow:
+    """Overwrite stored entries and write the commit (`Store.commit_erasing`). Raise Conflict before
+    anything is written."""
+    key = change.before.key
+
+    async def attempt() -> Applied | None:
+        state = await read_resource(session, key.tenant, key.resource)
+        await _check_versions(session, change.before, erasures)
+        changes = Changes(session)
+        changes.expect_revision(key.tenant, key.resource, state.revision)
+        for erasure in erasures:
+            await _overwrite_entries(changes, erasure, state)
+            if erasure.key != key:
+                changes.raise_version(erasure.key)
+        await commit.add_steps(changes)
+        changes.ask_for_erasure()
+        applied = await changes.apply()
+        return None if applied.failed is not None else applied
+
+    applied = await try_until_applied(attempt)
+    return applied.rows[-1]
+
+
+async def _check_versions(
+    session: Session, before: Memory, erasures: Sequence[NoteErasure]
+) -> None:
+    keys = list({before.key, *(erasure.key for erasure in erasures)})
+    stored = await select_thread_rows(session, keys)
+    for erasure in erasures:
+        if erasure.key not in stored or stored[erasure.key][0] != erasure.version:
+            raise Conflict("the notes have changed since; load them again")
+    version = stored[before.key][0] if before.key in stored else 0
+    if version != before.version:
+        raise create_conflict(before)
+
+
+async def _overwrite_entries(
+    changes: Changes,
+    erasure: NoteErasure,
+    state: ResourceState,
+) -> None:
+    key = erasure.key
+    notes = await select_notes(changes.session, key, [entry.id for entry in erasure.blanks])
+    cipher = (await hold_key_of(changes.session, key)).row
+    blanks = {
+        blank.id: rows.encode_observation(
+            replace(
+                notes[blank.id],
+                text=blank.text,
+                tokens=blank.tokens,
+                task=blank.task,
+                suggestion=blank.suggestion,
+                title=blank.title,
+                parts=blank.parts,
+            ),
+            cipher,
+        )
+        for blank in erasure.blanks
+        if blank.id in notes
+    }
+    changes.set_fields(changes.names.of_thread("notes", key), blanks)
+    changes.rewind(key)
+    # their events hold the same words
+    keys = [key]
+    if key.thread == RESOURCE_THREAD:
+        keys = [key._replace(thread=name) for name in state.threads]
+        told = [key._replace(thread=name) for name in state.told]
+        await clear_others(changes, told)
+    await erase_texts(changes, keys)
+
+
+async def clear_others(changes: Changes, keys: Sequence[Key]) -> None:
+    """Take what prompts tell of other threads out of these threads."""
+    for key, (_, row, due) in (await select_thread_rows(changes.session, keys)).items():
+        changes.write_row(key, msgspec.structs.replace(row, others=b""), due)
+
+
+async def drop_generations(
+    session: Session, key: Key, expected_version: int, numbers: Sequence[int]
+) -> int:
+    """Remove older generations (`Store.drop_generations`). What is read here is as the version
+    says, or the script changes nothing."""
+    stored = await select_thread_rows(session, [key])
+    if key not in stored or stored[key][0] != expected_version:
+        raise create_version_conflict(key, expected_version)
+    names = session.keys
+    logs = await select_generation_ids(session, key)
+    current = stored[key][1].generation
+    gone = [number for number in set(numbers) if number in logs and number < current]
+    notes, chunks, beginnings = await session.call_many(
+        [
+            ("HKEYS", names.of_thread("notes", key)),
+            ("ZRANGE", names.of_thread("chunks", key), 0, -1),
+            ("HKEYS", names.of_thread("beginnings", key)),
+        ]
+    )
+    held = {id_ for number, ids in logs.items() if number not in gone for id_ in ids}
+    unheld = sorted({int(id_) for id_ in notes} - held - {int(id_) for id_ in chunks})
+    begun = [number for number in map(int, beginnings) if number in numbers and number < current]
+    changes = Changes(session)
+    changes.expect_version(key, expected_version)
+    changes.call_in_parts(("HDEL", names.of_thread("generations", key)), gone)
+    changes.call_in_parts(("HDEL", names.of_thread("notes", key)), unheld)
+    changes.call_in_parts(("HDEL", names.of_thread("beginnings", key)), begun)
+    if (await changes.apply()).failed is not None:
+        raise create_version_conflict(key, expected_version)
+    return len(gone)
+
+
+def create_version_conflict(key: Key, version: int) -> Conflict:
+    return Conflict(f"thread {key.thread}: it has changed since version {version}")

@@ -123,22 +123,22 @@ async def select_of_tenant(session: Session, tenant: str) -> tuple[OwnedEvent, .
     return part.events
 
 
-async def erase_texts(session: Session, changes: Changes, keys: Iterable[Key]) -> None:
+async def erase_texts(changes: Changes, keys: Iterable[Key]) -> None:
     """Take the words of a conversation out of the events of these, which keep their places."""
-    name = session.keys.of_store("event_data")
+    name = changes.names.of_store("event_data")
     for key in keys:
-        for event in await select_of_thread(session, key):
+        for event in await select_of_thread(changes.session, key):
             without = event.event.without_texts()
             if without != event.event:
                 changes.replace_field(name, event.id, encode_sealed_event(key, without))
 
 
-async def remove_from_log(session: Session, changes: Changes, log: Key, thread: str) -> int:
+async def remove_from_log(changes: Changes, log: Key, thread: str) -> int:
     """Take a thread out of the events of the log that it shared, and all texts with it. Return how
     many go."""
-    name = session.keys.of_store("event_data")
-    stored = await select_of_thread(session, log)
-    await erase_texts(session, changes, [log])
+    name = changes.names.of_store("event_data")
+    stored = await select_of_thread(changes.session, log)
+    await erase_texts(changes, [log])
     plain = {one.id: one.event.without_texts() for one in stored}
     removal = remove_thread([(id_, e.type, e.data) for id_, e in plain.items()], thread)
     for id_, data in removal.changed:

@@ -28,12 +28,8 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisError,
 )
-from redis.exceptions import (
-    ConnectionError as DriverConnectionError,
-)
-from redis.exceptions import (
-    TimeoutError as DriverTimeoutError,
-)
+from redis.exceptions import ConnectionError as DriverConnectionError
+from redis.exceptions import TimeoutError as DriverTimeoutError
 
 from om_proxy.common.errors import ConfigError, OmError, StorageError
 from om_proxy.storage.encoding import DECODING_ERRORS, refuse_value

@@ -7,13 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from om_proxy.memory.model import (
-    RECENT_MARKS,
-    Key,
-    Memory,
-    Observation,
-    Reflection,
-)
+from om_proxy.memory.model import RECENT_MARKS, Key, Memory, Observation, Reflection
 from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.encryption.row_cipher import HeldKeys, RowCipher, ThreadCiphers
 from om_proxy.storage.redis import rows

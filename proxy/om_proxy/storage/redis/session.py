@@ -4,7 +4,7 @@ interrupts."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -87,3 +87,8 @@ def _encode_argument(argument: Argument) -> str | bytes:
         return argument
     text = repr(argument) if isinstance(argument, float) else str(argument)
     return text.encode("utf-8", "surrogatepass")
+
+
+def pair_fields(reply: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the fields of a hash with their values, as HGETALL and HSCAN reply."""
+    return zip(reply[::2], reply[1::2], strict=True)

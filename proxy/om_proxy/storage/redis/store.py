@@ -27,29 +27,22 @@ from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.promises import create_redis_promise
 from om_proxy.storage.redis import (
-    batch_removal,
     claiming,
     encryption,
-    ledger,
     listing,
+    moving,
     queries,
     record_keeping,
     removal,
-    schema,
-    tenant_move,
+    server,
     thread_rows,
 )
+from om_proxy.storage.redis import commit as commit_rows
 from om_proxy.storage.redis import events as event_rows
 from om_proxy.storage.redis.commit import SharedCommit
-from om_proxy.storage.redis.key_rows import ServerKeyRows
 from om_proxy.storage.redis.keys import KeyNames
-from om_proxy.storage.redis.log_rewriting import (
-    REWRITE_INTERVAL_S,
-    LogRewriter,
-    is_rewrite_pending,
-)
+from om_proxy.storage.redis.log_rewriting import REWRITE_INTERVAL_S, LogRewriter, is_rewrite_pending
 from om_proxy.storage.redis.pool import ConnectionPool, Work
-from om_proxy.storage.redis.restoring import Restoration
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared import forgetting
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
@@ -127,7 +120,7 @@ class RedisStore(SearchedWithoutIndex):
         self._key_store_id = key_store_id
         self._generations = generations
         self._rewriter = LogRewriter(pool, rewrite_interval_s)
-        key_rows = ServerKeyRows(pool)
+        key_rows = encryption.ServerKeyRows(pool)
         self._doomed = DoomedKeys(self._keys.separate, key_rows)
         self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
         self.key_rotation = KeyRotation(self._keys, key_rows)
@@ -161,7 +154,7 @@ class RedisStore(SearchedWithoutIndex):
             must_be_durable=options.durable,
         )
         try:
-            await pool.write(lambda s: schema.prepare_schema(s, create), LONG_TIMEOUT_S)
+            await pool.write(lambda s: server.prepare_schema(s, create), LONG_TIMEOUT_S)
             key_store_id = await pool.write(
                 lambda s: encryption.admit(s, separate, moves_keys=moves_keys),
                 LONG_TIMEOUT_S,
@@ -195,16 +188,16 @@ class RedisStore(SearchedWithoutIndex):
         return int(seconds) + int(microseconds) / 1_000_000
 
     async def describe(self) -> Promise:
-        row = await self._pool.read(schema.read_schema_row)
-        server = self._pool.server  # known since the first connection
+        row = await self._pool.read(server.read_schema_row)
+        state = self._pool.server  # known since the first connection
         return create_redis_promise(
-            server.durability if server else "none",
+            state.durability if state else "none",
             row.version,
             is_encrypted=self._keys.masters is not None,
             has_separate_keys=self._keys.separate is not None,
         )
 
-    check_schema = make_read(schema.check_schema)
+    check_schema = make_read(server.check_schema)
     totals = make_read(listing.add_up_threads, LONG_TIMEOUT_S)
 
     # ── reading ──
@@ -257,7 +250,7 @@ class RedisStore(SearchedWithoutIndex):
     events = make_read(event_rows.select_events)
     event_position = make_read(event_rows.select_position)
     webhook_state = make_read(event_rows.select_webhook)
-    sum_ledger = make_read(ledger.select_sums, LONG_TIMEOUT_S)
+    sum_ledger = make_read(record_keeping.select_sums, LONG_TIMEOUT_S)
     audit = make_read(record_keeping.select_audit)
     receipt = make_read(record_keeping.select_receipt)
 
@@ -269,8 +262,8 @@ class RedisStore(SearchedWithoutIndex):
     set_webhook_state = make_write(event_rows.set_webhook)
     add_audit = make_write(record_keeping.add_audit)
     add_receipt = make_write(record_keeping.add_receipt)
-    add_to_ledger = make_write(ledger.add_batch, LONG_TIMEOUT_S)
-    drop_generations = make_write(removal.drop_generations, LONG_TIMEOUT_S)
+    add_to_ledger = make_write(record_keeping.add_batch, LONG_TIMEOUT_S)
+    drop_generations = make_write(commit_rows.drop_generations, LONG_TIMEOUT_S)
 
     def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
         return self._keys.prepare_commit(
@@ -321,7 +314,7 @@ class RedisStore(SearchedWithoutIndex):
         await self._pool.write(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
         await self._pool.write(lambda s: record_keeping.prune_records(s, now), LONG_TIMEOUT_S)
         await self._doomed.sweep()
-        await self._pool.write(lambda s: ledger.delete_old_lines(s, now), LONG_TIMEOUT_S)
+        await self._pool.write(lambda s: record_keeping.delete_old_lines(s, now), LONG_TIMEOUT_S)
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         if events:
@@ -375,7 +368,7 @@ class RedisStore(SearchedWithoutIndex):
     async def _check_connection(self, session: Session) -> None:
         """Look at what a new connection leads to: a newer program may have changed the schema while
         the server was away, and a server that crashed may have lost the secret that it was given."""
-        await schema.check_schema(session)
+        await server.check_schema(session)
         await encryption.readmit(session, self._key_store_id)
         known = self._secret.known
         if known is None:
@@ -390,7 +383,7 @@ class RedisStore(SearchedWithoutIndex):
         self, thread: WholeThread, over: int = 0, *, keeps_row: bool = False
     ) -> Memory:
         keys = await self._keys.write_new(self._keys.plan_restoration(thread.memory))
-        encode = partial(Restoration, thread, over, keys, keeps_row=keeps_row)
+        encode = partial(moving.Restoration, thread, over, keys, keeps_row=keeps_row)
         restoration = await run_off_loop(len(thread.messages), encode)
         row = await self._pool.write(restoration.write, LONG_TIMEOUT_S)
         if over:
@@ -432,9 +425,7 @@ class RedisStore(SearchedWithoutIndex):
         active_before: float | None = None,
     ) -> ForgetBatch:
         batch = await self._pool.write(
-            lambda s: batch_removal.remove_batch(
-                s, tenant, resource, describe_forgotten, active_before
-            ),
+            lambda s: removal.remove_batch(s, tenant, resource, describe_forgotten, active_before),
             LONG_TIMEOUT_S,
         )
         return batch._replace(result=await self._begin_erasure(batch.result))
@@ -448,7 +439,7 @@ class RedisStore(SearchedWithoutIndex):
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._pool.write(
-            lambda s: removal.commit_erasing(s, change, commit, erasures),
+            lambda s: commit_rows.commit_erasing(s, change, commit, erasures),
             LONG_TIMEOUT_S,
         )
         self._keys.note_row(row.row_id, row.version, keys.key_id)
@@ -474,7 +465,7 @@ class RedisStore(SearchedWithoutIndex):
     ) -> MoveResult:
         label_of = await self._secret.create_labeler()
         name_conflicts = await self._pool.read(
-            lambda s: tenant_move.count_name_conflicts(s, old, new), LONG_TIMEOUT_S
+            lambda s: moving.count_name_conflicts(s, old, new), LONG_TIMEOUT_S
         )
         if name_conflicts:
             return MoveResult(name_conflicts=name_conflicts)
@@ -483,11 +474,9 @@ class RedisStore(SearchedWithoutIndex):
             lambda s: listing.select_resource_names(s, old), LONG_TIMEOUT_S
         )
         for resource in names:
-            move = tenant_move.ResourceMove(
-                MovingResource(old, new, resource, fingerprint, label_of)
-            )
+            move = moving.ResourceMove(MovingResource(old, new, resource, fingerprint, label_of))
             moved = await self._pool.write(move, MOVE_TIMEOUT_S)
             threads += moved.threads
             messages += moved.messages
-        await self._pool.write(lambda s: tenant_move.move_rest(s, old, new), LONG_TIMEOUT_S)
+        await self._pool.write(lambda s: moving.move_rest(s, old, new), LONG_TIMEOUT_S)
         return MoveResult(threads, messages)

@@ -10,7 +10,7 @@ from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.redis import rows
 from om_proxy.storage.redis.keys import read_key_id
 from om_proxy.storage.redis.queries import select_waiting
-from om_proxy.storage.redis.session import Command, Session
+from om_proxy.storage.redis.session import Command, Session, pair_fields
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.values.stored_rows import (
     GenerationEntries,
@@ -107,7 +107,7 @@ async def select_outline(session: Session, key: Key) -> Outline:
 async def select_generation_ids(session: Session, key: Key) -> dict[int, tuple[int, ...]]:
     """Return the ids of the entries of every stored generation, by its number."""
     found = await session.call("HGETALL", session.keys.of_thread("generations", key))
-    pairs = zip(found[::2], found[1::2], strict=True)
+    pairs = pair_fields(found)
     return {int(number): rows.decode_ids(ids) for number, ids in pairs}
 
 
@@ -146,7 +146,7 @@ async def select_summaries(
 
 async def select_beginnings(session: Session, key: Key) -> dict[int, Beginning]:
     found = await session.call("HGETALL", session.keys.of_thread("beginnings", key))
-    pairs = zip(found[::2], found[1::2], strict=True)
+    pairs = pair_fields(found)
     return {int(number): Beginning(*rows.decode_row(data)) for number, data in pairs}
 
 
