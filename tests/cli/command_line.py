@@ -25,7 +25,7 @@ CONFIG = 'upstream: [{base_url: "http://127.0.0.1:9/v1"}]\nstorage: {url: "sqlit
 
 def clean_environment() -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OM_PROXY")}
-    return clean | {"PYTHONPATH": str(ROOT)}
+    return clean | {"PYTHONPATH": os.pathsep.join((str(ROOT / "proxy"), str(ROOT)))}
 
 
 def run_om_proxy(
@@ -33,7 +33,7 @@ def run_om_proxy(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command to its end. A server starts as it does for its users, with a new interpreter."""
     environment = clean_environment() | env
-    if arguments and arguments[0] not in ("serve", "worker"):
+    if arguments and arguments[0] != "serve":
         return run_warm(arguments, cwd=cwd, env=environment, stdin=stdin, timeout=120)
     return subprocess.run(
         [sys.executable, "-m", "om_proxy", *arguments],

@@ -22,7 +22,7 @@ THREAD = "6f1b0a3c-5b2e-4d21-9a3f-0d6b4a7e9c55"
 HISTORY = Path(__file__).parents[1] / "proof" / "histories" / "chatgpt" / "input"
 # they print a sentence, a text to be copied, JSON in any case, or run until they are ended
 WITHOUT_JSON = {
-    "serve", "worker", "init", "demo", "token", "export", "eval run", "eval resume", "eval verify",
+    "serve", "init", "demo", "token", "export", "eval run", "eval resume", "eval verify",
     "store backup", "store migrate", "store erase", "store receipt", "store rekey", "store rekey-tenant",
 }  # fmt: skip
 # they ask a memory model, or need a run's folder: their own tests have their JSON
@@ -32,7 +32,6 @@ CASES = {
     "check": [],
     "doctor": [],
     "threads": [],
-    "show": [THREAD],
     "messages": [THREAD],
     "search": ["bees"],
     "context": [THREAD],

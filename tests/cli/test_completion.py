@@ -71,11 +71,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("line", "offered"),
     [
         ("om-proxy th", ["threads"]),
-        ("om-proxy show ki", ["kitchen", "kitsch\\ 100%\\ 対話"]),
-        ("om-proxy show --tenant globex ", ["van"]),
+        ("om-proxy threads ki", ["kitchen", "kitsch\\ 100%\\ 対話"]),
+        ("om-proxy threads --tenant globex ", ["van"]),
         ("om-proxy notes show --resource ", ["ana", "zoe"]),
         ("om-proxy threads --tenant ", ["acme", "globex"]),
-        ("om-proxy show --if", []),
+        ("om-proxy threads --if", []),
         ("om-proxy notes undo --if", ["--if-version"]),
         ("om-proxy --completion ", ["bash", "fish", "zsh"]),
         ("om-proxy notes un", ["undo", "unpin"]),
@@ -95,7 +95,7 @@ def test_bash_offers(folder: Path, line: str, offered: list[str]) -> None:
 def test_without_a_store_no_name_is_offered(tmp_path: Path) -> None:
     """Nothing is printed into the command line, and nothing is created."""
     (tmp_path / "om.yaml").write_text(CONFIG)
-    assert press_tab("om-proxy show ", tmp_path) == []
+    assert press_tab("om-proxy threads ", tmp_path) == []
     assert [path.name for path in tmp_path.iterdir()] == ["om.yaml"]
 
 

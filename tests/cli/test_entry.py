@@ -124,12 +124,12 @@ def test_every_command_can_be_run() -> None:
 
 
 def test_the_first_screen_is_short(capsys: pytest.CaptureFixture[str]) -> None:
-    """A person can hold its commands: 22 at most, in groups."""
+    """A person can hold its commands: 20 at most, in groups."""
     assert main([]) == 0
     names = re.findall(r"^  ([a-z]+)  +\w", capsys.readouterr().out, flags=re.M)
     assert names == [row.name for group in GROUPS for row in group.commands]
-    assert len(names) <= 22
-    assert max(len(group.commands) for group in GROUPS) <= 7
+    assert len(names) <= 20
+    assert max(len(group.commands) for group in GROUPS) <= 6
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from tests.e2e.running import Running
 
 # each command that reads, the arguments after the thread's name, and the route with its JSON
 READINGS = [
-    ("show", (), ""),
+    ("threads", (), ""),
     ("notes show", (), "/observations"),
     ("notes show", ("3", "--messages"), "/observations/3?messages=true"),
     ("notes show", ("--generation", "0"), "/observations?generation=0"),
@@ -118,7 +118,8 @@ async def test_a_stale_version_changes_nothing(tmp_path: Path) -> None:
     ids=["missing", "empty", "a text", "another program's"],
 )
 @pytest.mark.parametrize(
-    "command", ["threads", "show t", "notes show t", "context t", "notes undo t", "forget t --yes"]
+    "command",
+    ["threads", "threads t", "notes show t", "context t", "notes undo t", "forget t --yes"],
 )
 def test_a_file_that_is_no_store(
     tmp_path: Path,
@@ -167,7 +168,7 @@ def test_a_locked_store(
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("command", ["threads", "show t", "notes show t", "context t"])
+@pytest.mark.parametrize("command", ["threads", "threads t", "notes show t", "context t"])
 def test_a_reader_that_leaves(tmp_path: Path, command: str) -> None:
     """`om-proxy notes show t | head -1` ends with status 0 and without a traceback."""
     asyncio.run(store_thread(tmp_path, Key("local", "t", "t")))
@@ -230,7 +231,7 @@ def find_hidden(printed: str) -> set[str]:
     [
         "threads",
         "threads --json",
-        "show t",
+        "threads t",
         "notes show t",
         "notes show t --json",
         "notes show t 1 --messages",
@@ -242,7 +243,7 @@ def find_hidden(printed: str) -> set[str]:
         "export",
         "stats --by resource",
         "events",
-        "show nobody",
+        "threads nobody",
     ],
 )
 def test_a_pipe_gets_no_terminal_sequence(

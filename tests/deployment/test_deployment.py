@@ -79,7 +79,7 @@ def test_replicas_and_worker_of_the_compose_file() -> None:
     ours = {name: services[name] for name in services if name not in ("postgres", "nginx")}
     assert list(ours) == ["om-proxy-1", "om-proxy-2", "om-proxy-3", "worker"]
     command = ours["worker"].pop("command")
-    assert build_parser().parse_args(command[1:]).command == "worker"
+    assert build_parser().parse_args(command[1:]).worker
     assert len({json.dumps(service) for service in ours.values()}) == 1
     service = ours["worker"]
     assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])

@@ -20,14 +20,14 @@ class Process:
         config: Path,
         port: int,
         module: Sequence[str] = ("om_proxy",),
-        command: str = "serve",
+        options: Sequence[str] = (),
         log: Path | None = None,
     ) -> None:
-        """`module`: what serves, with its own arguments before those of `om-proxy`. `command`:
-        another command that answers `/readyz`. `log`: the file that takes its log, over restarts;
-        None: it goes where the log of the tests goes."""
+        """`module`: what serves, with its own arguments before those of `om-proxy`. `options`:
+        further ones of `serve`. `log`: the file that takes its log, over restarts; None: it goes
+        where the log of the tests goes."""
         self.config = config
-        self._command = command
+        self._options = options
         self._log = log
         self.module = module
         self.port = port
@@ -35,7 +35,8 @@ class Process:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self, within: float = 180.0) -> None:
-        command = (sys.executable, "-m", *self.module, self._command, "--config", str(self.config))
+        options = ("--config", str(self.config), *self._options)
+        command = (sys.executable, "-m", *self.module, "serve", *options)
         await self._started(*command, within=within)
         assert self.alive, f"exited with {self._process.returncode if self._process else None}"
 

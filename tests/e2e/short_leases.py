@@ -1,6 +1,6 @@
 """Run `om-proxy` with leases of two seconds, so that a test need not wait for a crashed process.
 
-Usage: python -m tests.e2e.short_leases worker --config om-proxy.yaml
+Usage: python -m tests.e2e.short_leases serve --worker --config om-proxy.yaml
 """
 
 from __future__ import annotations

@@ -37,14 +37,14 @@ class Site:
     workers: list[Process] = field(default_factory=list)
     history: list[dict[str, str]] = field(default_factory=list)
 
-    def add(self, name: str, command: str, module: str = "om_proxy") -> Process:
+    def add(self, name: str, *options: str, module: str = "om_proxy") -> Process:
         config, port = self.folder / f"{name}.yaml", free_port()
         text = self.configuration.format(port=port, key=f"sk-{name}")
         config.write_text(text, encoding="utf-8")
-        return Process(config, port, (module,), command)
+        return Process(config, port, (module,), options)
 
     async def start_worker(self, name: str, module: str = "om_proxy") -> Process:
-        worker = self.add(name, "worker", module)
+        worker = self.add(name, "--worker", module=module)
         self.workers.append(worker)
         await worker.start()
         return worker
@@ -92,7 +92,7 @@ async def open_site(folder: Path) -> AsyncIterator[Site]:
             telemetry: {{{{log: "off"}}}}
             """
             site = Site(folder, models, configuration, None)  # type: ignore[arg-type] - set below
-            site.server = site.add("server", "serve")
+            site.server = site.add("server")
             try:
                 await site.server.start()
                 yield site

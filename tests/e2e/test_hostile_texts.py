@@ -257,7 +257,7 @@ async def test_events_are_data(run: Running) -> None:
 
 COMMANDS = {
     "threads": ["threads"],
-    "show": ["show", HOSTILE],
+    "show": ["threads", HOSTILE],
     "notes": ["notes", "show", HOSTILE],
     "context": ["context", HOSTILE, "--text", HOSTILE_TEXTS[0]],
     "messages": ["messages", HOSTILE, "--all", "--limit", "1000"],

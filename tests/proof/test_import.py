@@ -188,7 +188,7 @@ def test_a_thread_has_the_title_of_its_program(
 
     def read_title() -> str:
         capsys.readouterr()
-        assert main(["show", "shed", "--json", "--config", "om.yaml"]) == 0
+        assert main(["threads", "shed", "--json", "--config", "om.yaml"]) == 0
         return str(json.loads(capsys.readouterr().out)["title"])
 
     assert main(arguments) == 0
@@ -314,7 +314,7 @@ def test_keys_name_the_owner(folder: Path, capsys: pytest.CaptureFixture[str]) -
     history = write_history(folder / "old.jsonl", a=led(1))
     assert main([*IMPORT, "--from", "messages", history]) == 0
     capsys.readouterr()
-    assert main(["show", "a", "--tenant", "docks", "--config", "om.yaml"]) == 0
+    assert main(["threads", "a", "--tenant", "docks", "--config", "om.yaml"]) == 0
 
 
 async def test_notes_at_once_are_agreed_to(
@@ -343,7 +343,7 @@ async def test_notes_at_once_are_agreed_to(
         assert await run_command(*arguments, "--yes") == 0
         assert models.requests_to(OBSERVER)
     assert "imported: 1 thread with 24 messages" in capsys.readouterr().out
-    assert await asyncio.to_thread(main, ["show", "crates", "--config", "om.yaml"]) == 0
+    assert await asyncio.to_thread(main, ["threads", "crates", "--config", "om.yaml"]) == 0
     capsys.readouterr()
     write_settings("storage: {url: sqlite:///om.db}\nmemory: {model: gpt-4o-mini, api_key: sk-x}\n")
     assert await run_command(*arguments, "--dry-run") == 0

@@ -574,7 +574,7 @@ def create_app(
     """Create the app for these settings. `clock` returns unix seconds; it dates messages and
     prompts. `model_timeout_s`: how long a memory model may take. `figures_folder`: where the
     workers of one server share their figures. `is_worker`: it does the background work and serves
-    nothing but its own pages (`om-proxy worker`). `sign_in`: whose link is printed."""
+    nothing but its own pages (`om-proxy serve --worker`). `sign_in`: whose link is printed."""
     watched = settings if isinstance(settings, WatchedSettings) else WatchedSettings(settings)
     return App(
         watched,

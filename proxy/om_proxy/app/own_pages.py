@@ -38,7 +38,7 @@ ABOUT_WORKER = {
     "metrics": "/metrics",
 }
 _WORKER_MESSAGE = (
-    "this is om-proxy worker: it answers /healthz, /readyz and /metrics only; "
+    "this is an om-proxy worker: it answers /healthz, /readyz and /metrics only; "
     "send requests to om-proxy serve"
 )
 _MISSING_PAGE_MESSAGES = {

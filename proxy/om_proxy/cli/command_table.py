@@ -40,11 +40,6 @@ from om_proxy.cli.options import (
 )
 
 # fmt: off
-SERVER_OPTIONS = (
-    CONFIG,
-    option("--host", "the address to listen on, in place of server.host"),
-    option("--port", "the port to listen on, in place of server.port; 0 takes a free one", type=int),
-)
 JSON_RESULT = flag("--json", "print the result as JSON")
 METHODS = ("GET", "POST", "PATCH", "DELETE")
 PIN_ID = option("ID", "the pinned note, as `om-proxy notes pins` shows it", type=int)
@@ -52,17 +47,19 @@ PLACE_HELP = "a URL as in storage.url, an SQLite file, or a configuration file (
 
 RUNNING_COMMANDS = (
     Command(
-        "serve", "run the proxy", "serve.run", SERVER_OPTIONS,
-        "Run the proxy until SIGTERM or SIGINT.",
+        "serve", "run the proxy", "serve.run", (
+            CONFIG,
+            option("--host", "the address to listen on, in place of server.host"),
+            option("--port", "the port to listen on, in place of server.port; 0 takes a free one", type=int),
+            flag("--worker", "do the background work of a store that servers share, and serve nothing else"),
+        ),
+        "Run the proxy until SIGTERM or SIGINT. With --worker, do the background work of a store instead: notes, webhooks "
+        "and clearing out. The servers on the store need background.external: true. Work with an inherited model stays "
+        "with the server that has the call.",
         "Without --host and --port, the address comes from the environment (OM_PROXY__SERVER__HOST, "
-        "OM_PROXY__SERVER__PORT), else from server.host and server.port in the file, else it is 127.0.0.1, port 8400.",
-    ),
-    Command(
-        "worker", "do the background work of a store that servers share", "serve.run_worker", SERVER_OPTIONS,
-        "Do the background work of a store until SIGTERM or SIGINT: notes, webhooks and clearing out. The servers on the "
-        "store need background.external: true. Work with an inherited model stays with the server that has the call.",
-        "It reads the servers' configuration. At server.host and server.port it answers /healthz, /readyz and /metrics; "
-        "beside a server on the same machine it needs a --port of its own.",
+        "OM_PROXY__SERVER__PORT), else from server.host and server.port in the file, else it is 127.0.0.1, port 8400. "
+        "A worker reads the servers' configuration. At server.host and server.port it answers /healthz, /readyz and "
+        "/metrics; beside a server on the same machine it needs a --port of its own.",
     ),
     Command("check", "show the settings in force for a model, and what needs attention", "check.run", (
         CONFIG,
@@ -117,17 +114,16 @@ RUNNING_COMMANDS = (
 )
 
 READING_COMMANDS = (
-    Command("threads", "list the threads that have a memory", "threads.print_threads", (
+    Command("threads", "list the threads that have a memory, or show the state of one's memory", "threads.show", (
         *MEMORY,
-        option("[PREFIX]", "only threads whose name, resource or title begins with this", dest="q"),
+        thread_option("[THREAD]", "show this thread: its windows and failures; without it, list threads"),
+        option("--prefix PREFIX", "only threads whose name, resource or title begins with this", dest="q"),
         option("--state", "only threads whose memory work goes on, fails or was given up, or that have notes",
                choices=("active", "failing", "parked", "observed")),
         option("--order", "the most recent turn first, or by name (default: %(default)s)",
                choices=("recent", "name"), default="recent"),
         *PAGE,
-    ), asks="GET /threads"),
-    Command("show", "show the state of a thread's memory: its windows and failures", "threads.print_thread", ABOUT_THREAD,
-            asks="GET /threads/{thread}"),
+    )),
     Command("messages", "show the messages of a thread, and what became of each", "messages.print_messages", (
         *ABOUT_THREAD,
         option("--after N", "only messages behind number N", type=int, default=0),

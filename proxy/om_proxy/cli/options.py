@@ -151,7 +151,7 @@ CURSOR = option("--cursor", "read on where an earlier list ended; it says how")
 PAGE = (limit_option(100), CURSOR)
 IF_VERSION = option(
     "--if-version N",
-    "change nothing if the thread has changed since this version (`show --json` has it)",
+    "change nothing if the thread has changed since this version (`threads THREAD --json` has it)",
     type=int,
 )
 CHUNK = flag("--chunk", "ID is a chunk's: notes that wait to become active")

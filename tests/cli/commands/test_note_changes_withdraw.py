@@ -55,7 +55,7 @@ def test_a_dropped_chunk(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
 def test_a_stale_version_withdraws_nothing(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    version = orjson.loads(read_output(capsys, "show", "t", "--json"))["version"]
+    version = orjson.loads(read_output(capsys, "threads", "t", "--json"))["version"]
     assert main(["notes", "withdraw", "t", "1", "--if-version", str(version - 1), *CONFIG]) == 5
     assert "undo" in read_output(
         capsys, "notes", "withdraw", "t", "1", "--if-version", str(version)

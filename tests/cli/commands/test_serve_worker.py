@@ -1,4 +1,4 @@
-"""`om-proxy worker`, as a process of its own: what it answers, refuses, and its end."""
+"""`om-proxy serve --worker`, as a process of its own: what it answers, refuses, and its end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ from tests.cli.command_line import CONFIG, clean_environment, run_om_proxy, serv
 def run_worker(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run a worker on a free port, with the configuration in this folder. Yield its process and its
     base URL."""
-    command = [sys.executable, "-m", "om_proxy", "worker", "--config", "om.yaml", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "om_proxy",
+        "serve",
+        "--worker",
+        "--config",
+        "om.yaml",
+        *options,
+    ]
     with subprocess.Popen(
         command, cwd=folder, env=clean_environment(), stdout=subprocess.PIPE, text=True
     ) as process:
@@ -58,7 +67,7 @@ def test_a_worker_beside_a_server(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_shared(tmp_path: Path) -> None:
     """One line, which says what to do."""
     (tmp_path / "om.yaml").write_text(CONFIG.replace("om.db", ":memory:"))
-    refused = run_om_proxy("worker", "--config", "om.yaml", cwd=tmp_path)
+    refused = run_om_proxy("serve", "--worker", "--config", "om.yaml", cwd=tmp_path)
     assert (refused.returncode, refused.stdout) == (3, "")
     (line,) = refused.stderr.splitlines()
     assert line.startswith("om-proxy: storage.url: a worker needs a file or a server")

@@ -47,14 +47,24 @@ def test_a_pipe_gets_a_line_for_each_thread(
     ]
     for arguments, listed in (
         (["--resource", "zoe"], ["attic"]),
-        (["ki"], ["kitchen"]),
-        (["Be"], ["kitchen"]),
+        (["--prefix", "ki"], ["kitchen"]),
+        (["--prefix", "Be"], ["kitchen"]),
         (["--state", "failing"], ["van"]),
         (["--state", "parked"], ["attic"]),
     ):
         assert main(["threads", *arguments]) == 0
         lines = capsys.readouterr().out.splitlines()[1:]
         assert [line.split("\t")[0] for line in lines] == listed, arguments
+
+
+@pytest.mark.parametrize("option", [["--prefix", "ki"], ["--state", "failing"]], ids=" ".join)
+def test_one_thread_is_not_chosen_from_a_list(
+    option: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An option of the list beside THREAD is refused, so that it is not taken for a condition."""
+    asyncio.run(store_thread(folder, Key("local", "ana", "kitchen")))
+    assert main(["threads", "kitchen", *option]) == 2
+    assert "leave out THREAD" in capsys.readouterr().err
 
 
 def test_a_terminal_gets_a_table(folder: Path) -> None:
@@ -139,5 +149,5 @@ def test_all_tenants_are_listed(folder: Path, capsys: pytest.CaptureFixture[str]
     }
     assert main(["threads", "--tenant", "5f5f"]) == 0
     assert [line.split("\t")[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["kitchen"]
-    assert main(["show", "attic", "--tenant", "ac"]) == 0
+    assert main(["threads", "attic", "--tenant", "ac"]) == 0
     assert "thread: attic-of-zoe" in capsys.readouterr().out

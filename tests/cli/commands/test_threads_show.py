@@ -1,4 +1,4 @@
-"""`om-proxy show` shows the state of a thread's memory."""
+"""`om-proxy threads THREAD` shows the state of a thread's memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LINES = [
 
 
 def show(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    assert main(["show", "kitchen", "--config", str(folder / "om.yaml")]) == 0
+    assert main(["threads", "kitchen", "--config", str(folder / "om.yaml")]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -74,7 +74,7 @@ def test_an_unknown_thread(
     """The status is 4."""
     monkeypatch.chdir(tmp_path)
     asyncio.run(store_thread(tmp_path, Key("local", "ana", "kitchen")))
-    assert main(["show", "cellar", "--config", "om.yaml"]) == 4
+    assert main(["threads", "cellar", "--config", "om.yaml"]) == 4
     assert capsys.readouterr() == (
         "",
         "om-proxy: there is no memory of a thread cellar in this store\n",

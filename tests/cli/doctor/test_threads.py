@@ -39,7 +39,7 @@ async def test_work_that_waits(settings: str, waited_s: float, works: bool) -> N
         assert memory.due_at is not None
         (finding,) = await examine_due_work(p.store, memory.due_at + waited_s)
         assert finding.works is works
-        assert ("start om-proxy worker" in finding.text) is not works
+        assert ("start om-proxy serve --worker" in finding.text) is not works
 
 
 async def test_work_under_way() -> None:

@@ -170,9 +170,9 @@ async def start_replicas(
                 ),
                 encoding="utf-8",
             )
-            command = "serve" if number < plan.replicas else "worker"
+            options = () if number < plan.replicas else ("--worker",)
             log = config.with_suffix(".log")
-            processes.append(Process(config, port, _choose_module(plan, number), command, log))
+            processes.append(Process(config, port, _choose_module(plan, number), options, log))
         dice = random.Random(f"{plan.seed} outages")
         trouble = Trouble(store, processes, wires, server, dice, has_hosts=plan.has_hosts)
         try:

@@ -139,7 +139,7 @@ def test_defaults_need_no_warning() -> None:
             "context.tail_limit (40000) is below 84000",
         ),
         ("memory: false", "memory is off"),
-        ("background: {external: true}", "om-proxy worker cannot do its work"),
+        ("background: {external: true}", "a worker cannot do its work"),
     ],
 )
 def test_warning(text: str, warning: str) -> None:

@@ -1,5 +1,5 @@
-"""`om-proxy serve`: run the proxy until SIGTERM or SIGINT. It starts fast, and with little
-memory."""
+"""`om-proxy serve`: run the proxy, or a worker, until SIGTERM or SIGINT. It starts fast, and with
+little memory."""
 
 from __future__ import annotations
 
@@ -34,18 +34,8 @@ SERVING_GC_THRESHOLDS = (10_000, 20, 50)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT, let running streams end, and return the exit status."""
-    return run_until_signal(options)
-
-
-def run_worker(options: argparse.Namespace) -> int:
-    """Work until SIGTERM or SIGINT, give back what is under way, and return the exit status."""
-    return run_until_signal(options, is_worker=True)
-
-
-def run_until_signal(options: argparse.Namespace, *, is_worker: bool = False) -> int:
-    """Run the server, or the one process of `om-proxy worker`, until SIGTERM or SIGINT. Return the
-    exit status."""
+    """Serve until SIGTERM or SIGINT, let running streams end, and return the exit status. A worker
+    gives back what is under way."""
     export_address_options(options)
     keep_freed_heap()
     # the imports are here so that they run without garbage collection
@@ -54,11 +44,11 @@ def run_until_signal(options: argparse.Namespace, *, is_worker: bool = False) ->
         from om_proxy.settings.config import WatchedSettings, load
 
         settings = load(options.config)
-        if is_worker:
+        if options.worker:
             require_shared_store(settings)
         set_up_log(settings)
         raise_open_file_limit()
-        serve = prepare_serving(WatchedSettings(settings, options.config), is_worker=is_worker)
+        serve = prepare_serving(WatchedSettings(settings, options.config), is_worker=options.worker)
     try:
         return serve(open_listeners(settings.server.host, settings.server.port))
     except OmError as exc:

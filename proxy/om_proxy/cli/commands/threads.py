@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from collections.abc import Iterator
 
@@ -14,13 +15,24 @@ from om_proxy.cli.answers import (
     render_number,
     render_time,
 )
+from om_proxy.cli.commands.api import ask_and_print
 from om_proxy.cli.doctor.threads import explain_cause
-from om_proxy.cli.store_command import print_error
+from om_proxy.cli.store_command import LocalApi, print_error
 from om_proxy.cli.thread_choice import shorten_tenant
+from om_proxy.common.errors import UsageError
 from om_proxy.management.api.ledger_answers import LedgerFigures
 from om_proxy.management.api.routes.threads import ThreadLine, ThreadList, ThreadStatus
 
 COLUMNS = ("thread", "resource", "messages", "last used", "saved", "memory work", "title")
+
+
+async def show(api: LocalApi, options: argparse.Namespace) -> int:
+    """Print one page of the list, or the state of the thread that is named."""
+    if options.thread is None:
+        return await ask_and_print("GET /threads", print_threads, api, options)
+    if options.q is not None or options.state is not None:
+        raise UsageError("--prefix and --state choose threads to list: leave out THREAD")
+    return await ask_and_print("GET /threads/{thread}", print_thread, api, options)
 
 
 def print_threads(answer: ThreadList) -> None:

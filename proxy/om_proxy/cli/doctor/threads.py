@@ -81,11 +81,11 @@ async def examine_due_work(store: WorkedThreads, now: float) -> list[Finding]:
                 Finding(
                     False,
                     f"memory work waits for more than {MAX_WAITING_S / 60:.0f} minutes, and "
-                    "background.external leaves it to a worker: start om-proxy worker on this store, "
-                    "or more of them",
+                    "background.external leaves it to a worker: start om-proxy serve --worker on this "
+                    "store, or more of them",
                 )
             ]
-    return [Finding(True, "no memory work that is left to om-proxy worker has waited for long")]
+    return [Finding(True, "no memory work that is left to a worker has waited for long")]
 
 
 async def _read_threads(

@@ -238,7 +238,7 @@ def list_external_warnings(settings: Settings) -> Iterator[str]:
     """List a warning if a worker cannot do all the work that is left to it."""
     if settings.background.external and settings.may_need_caller:
         yield (
-            "background.external: a memory model is inherited, so om-proxy worker cannot do its work: "
+            "background.external: a memory model is inherited, so a worker cannot do its work: "
             "this process does, where it has the call; set memory.model or the upstream's api_key"
         )
 
