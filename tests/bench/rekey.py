@@ -24,8 +24,7 @@ import uvloop
 from redis.asyncio import Redis
 
 from om_proxy.storage.base import Store
-from om_proxy.storage.encryption.key_rotation import EncryptedStore, KeyRotation
-from om_proxy.storage.encryption.key_store import RewrappedBatch
+from om_proxy.storage.encryption.key_store import EncryptedStore, KeyRotation, RewrappedBatch
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore

@@ -13,10 +13,9 @@ from msgspec.structs import replace
 from om_proxy.common.errors import Conflict, KeysAway, UnopenedText, WrongKeyStore
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.base import Store
-from om_proxy.storage.encryption import separate_keys
-from om_proxy.storage.encryption.key_store import KeyStore
+from om_proxy.storage.encryption import key_store
+from om_proxy.storage.encryption.key_store import KeyStore, SeparateKeys
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.sqlite.key_store import SqliteKeyStore
 from om_proxy.storage.values.changes import Change
 from om_proxy.storage.values.records import StoredReceipt
@@ -205,12 +204,12 @@ class SeparateKeysContract:
         assert len(orphans) == 1
         await store.prune(0.0)
         assert orphans <= await place.list_keys()
-        monkeypatch.setattr(separate_keys, "MIN_SWEPT_AGE_S", -1e6)
+        monkeypatch.setattr(key_store, "MIN_SWEPT_AGE_S", -1e6)
         await store.prune(0.0)  # notes that rows name the others
         current = await place.back_up()
         await place.close()
         await restore()
-        monkeypatch.setattr(separate_keys, "ORPHAN_KEPT_S", -1e6)
+        monkeypatch.setattr(key_store, "ORPHAN_KEPT_S", -1e6)
         old = await place.open()
         await old.prune(0.0)
         assert await place.list_keys() == set()

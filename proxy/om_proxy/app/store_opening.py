@@ -24,8 +24,8 @@ from om_proxy.common.errors import (
 from om_proxy.common.extras import render_install_command
 from om_proxy.settings.config import StorageSettings
 from om_proxy.storage.base import Store
-from om_proxy.storage.encryption.key_sources import load_master_keys
-from om_proxy.storage.encryption.separate_keys import SeparateKeys
+from om_proxy.storage.encryption.admission import load_master_keys
+from om_proxy.storage.encryption.key_store import SeparateKeys
 from om_proxy.storage.reopening_store import ReopeningStore
 from om_proxy.storage.sqlite.key_store import SqliteKeyStore
 from om_proxy.storage.sqlite.store import SqliteStore

@@ -9,7 +9,7 @@ import pytest
 
 from om_proxy.cli import main
 from om_proxy.memory.model import Key
-from om_proxy.storage.encryption.key_sources import load_master_keys
+from om_proxy.storage.encryption.admission import load_master_keys
 from tests.cli.canary_threads import store_canary_threads
 
 OLD, NEW = "A" * 43, "B" * 43

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from om_proxy.storage.base import Store
-from om_proxy.storage.encryption.key_store import KeyStore
+from om_proxy.storage.encryption.key_store import KeyStore, SeparateKeys
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.sqlite.backup import back_up_file
 from om_proxy.storage.sqlite.key_store import SqliteKeyStore
 from om_proxy.storage.sqlite.store import SqliteStore

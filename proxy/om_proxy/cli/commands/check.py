@@ -21,7 +21,7 @@ from om_proxy.settings.config import (
     render_settings,
     render_summary,
 )
-from om_proxy.storage.encryption.key_sources import load_master_keys
+from om_proxy.storage.encryption.admission import load_master_keys
 from om_proxy.storage.promises import (
     create_postgres_promise,
     create_redis_promise,

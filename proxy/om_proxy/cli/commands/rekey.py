@@ -11,7 +11,7 @@ from om_proxy.cli.store_command import is_erased_within, run_with_store
 from om_proxy.common.errors import UsageError
 from om_proxy.settings.config import Settings, load
 from om_proxy.storage.contract.status import StoreStatus
-from om_proxy.storage.encryption.key_rotation import EncryptedStore
+from om_proxy.storage.encryption.key_store import EncryptedStore
 
 # of a log that the server may have rewritten a moment ago, or refuses to rewrite
 ERASURE_TIMEOUT_S = 300.0

@@ -35,7 +35,7 @@ from om_proxy.settings.config import (
     list_warnings,
     render_value,
 )
-from om_proxy.storage.encryption.key_sources import load_master_keys
+from om_proxy.storage.encryption.admission import load_master_keys
 
 
 async def examine(

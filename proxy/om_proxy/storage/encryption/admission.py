@@ -1,13 +1,86 @@
-"""Decide whether a process may use a database, by the master keys and the key store that it has."""
+"""Read the master keys from where the settings say they are: the text itself, a file, or what a
+program prints. With them, or without, a process may use a database or not."""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from om_proxy.common.errors import WrongKeyStore, WrongMasterKey
+from om_proxy.common.errors import ConfigError, WrongMasterKey
+from om_proxy.common.extras import render_install_command
+from om_proxy.settings.identity.encryption_keys import COMMAND_PREFIX, FILE_PREFIX, parse_master_key
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
+
+COMMAND_TIMEOUT_S = 10.0
+MAX_KEY_CHARS = 1_000
+SETTING = "storage.encryption_key"
+
+
+def load_master_keys(sources: Sequence[str]) -> MasterKeys | None:
+    """Return the master keys, the newest first; None without any source. This waits for files and
+    programs. Raise ConfigError, without a key in its text."""
+    if not sources:
+        return None
+    try:
+        # imported only where it is used: the package is an extra
+        from om_proxy.storage.encryption.master_keys import MasterKeys  # noqa: PLC0415 - the package is an extra
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.partition(".")[0] != "cryptography":
+            raise
+        raise ConfigError(
+            f"{SETTING}: encryption needs a package: {render_install_command('encryption')}"
+        ) from exc
+    return MasterKeys([_read_key(source) for source in sources])
+
+
+def _read_key(source: str) -> bytes:
+    if source.startswith(FILE_PREFIX):
+        place, text = "the file", _read_file(source.removeprefix(FILE_PREFIX))
+    elif source.startswith(COMMAND_PREFIX):
+        place, text = "the program", _run_command(source.removeprefix(COMMAND_PREFIX))
+    else:
+        place, text = "it", source
+    try:
+        return parse_master_key(text)
+    except ValueError:
+        rule = "must hold one key, 32 bytes as base64 or hex"
+        raise ConfigError(f"{SETTING}: {place} {rule}") from None
+
+
+def _read_file(path: str) -> str:
+    try:
+        with Path(path).open(encoding="ascii", errors="replace") as file:
+            return file.read(MAX_KEY_CHARS)
+    except OSError as exc:
+        raise ConfigError(f"{SETTING}: the file cannot be read: {exc.strerror}") from exc
+
+
+def _run_command(command: str) -> str:
+    try:
+        done = subprocess.run(  # noqa: S603 - the operator's own program
+            shlex.split(command),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=COMMAND_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(
+            f"{SETTING}: the program gave no key in {COMMAND_TIMEOUT_S:g} s"
+        ) from None
+    except (OSError, ValueError) as exc:
+        raise ConfigError(f"{SETTING}: the program cannot be run: {type(exc).__name__}") from None
+    if done.returncode:
+        raise ConfigError(f"{SETTING}: the program ended with status {done.returncode}")
+    return done.stdout[:MAX_KEY_CHARS].decode("ascii", "replace")
+
+
+# ── a database and its master key ──
 
 
 def check_master(stored: str | None, masters: MasterKeys | None) -> None:
@@ -37,27 +110,3 @@ def open_stored_secret(
     check_master(master, masters)
     assert stored is not None  # who could read it would have stored one
     return masters.open_secret(stored) if masters else bytes(stored)
-
-
-def check_key_store(stored: str | None, *, is_set: bool, offered: str | None = None) -> None:
-    """Raise WrongKeyStore unless the database may be used. `stored`: the id of the key store that
-    has the database's keys; None: they are beside the data. `is_set`: whether `storage.keys_url`
-    is; `offered`: the id of what it names; None: there is no key store yet."""
-    if stored is None and is_set:
-        raise WrongKeyStore(
-            "the keys of this database are beside its data, and storage.keys_url is set: stop the "
-            "servers and run `om-proxy store rekey`, which moves them"
-        )
-    if stored is not None and not is_set:
-        raise WrongKeyStore(
-            f"the keys of this database are in the key store {stored}: set storage.keys_url"
-        )
-    if stored is not None and offered is None:
-        raise WrongKeyStore(
-            f"storage.keys_url names no key store; the keys of this database are in {stored}"
-        )
-    if stored != offered and stored is not None:
-        raise WrongKeyStore(
-            f"storage.keys_url names another key store, {offered}; the keys of this database are "
-            f"in {stored}"
-        )

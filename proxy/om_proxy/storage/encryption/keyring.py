@@ -26,8 +26,8 @@ from om_proxy.storage.encryption.row_cipher import (
 from om_proxy.storage.values.records import ErasureState
 
 if TYPE_CHECKING:
+    from om_proxy.storage.encryption.key_store import SeparateKeys
     from om_proxy.storage.encryption.master_keys import MasterKeys, NewKey
-    from om_proxy.storage.encryption.separate_keys import SeparateKeys
 
 # some 3 MB; one that is not held costs a point read and 4 µs
 MAX_HELD_KEYS = 10_000

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from om_proxy.storage.encryption.admission import (
-    check_key_store,
-    check_master,
-    open_stored_secret,
-)
+from om_proxy.storage.encryption.admission import check_master, open_stored_secret
+from om_proxy.storage.encryption.key_store import check_key_store
 from om_proxy.storage.encryption.row_cipher import WrappedKey
 from om_proxy.storage.postgres.session import Session
 
 if TYPE_CHECKING:
+    from om_proxy.storage.encryption.key_store import SeparateKeys
     from om_proxy.storage.encryption.master_keys import MasterKeys
-    from om_proxy.storage.encryption.separate_keys import SeparateKeys
 
 SELECT_MASTER = "SELECT master, key_store FROM om.encryption"
 # one process at a time looks whether a new database is to be encrypted

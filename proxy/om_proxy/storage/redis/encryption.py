@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from om_proxy.common.errors import Conflict, WrongKeyStore
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.encryption.admission import check_key_store, check_master, open_stored_secret
-from om_proxy.storage.encryption.key_store import RewrappedBatch
+from om_proxy.storage.encryption.admission import check_master, open_stored_secret
+from om_proxy.storage.encryption.key_store import RewrappedBatch, check_key_store
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
 from om_proxy.storage.redis.keys import read_key_id
@@ -22,8 +22,8 @@ from om_proxy.storage.redis.session import Argument, Session, pair_fields
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S
 
 if TYPE_CHECKING:
+    from om_proxy.storage.encryption.key_store import SeparateKeys
     from om_proxy.storage.encryption.master_keys import MasterKeys
-    from om_proxy.storage.encryption.separate_keys import SeparateKeys
     from om_proxy.storage.redis.pool import ConnectionPool
 
 KEYS_PER_PAGE = 1_000

@@ -21,10 +21,8 @@ from om_proxy.common.errors import Conflict
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
-from om_proxy.storage.encryption.key_rotation import KeyRotation
-from om_proxy.storage.encryption.key_store import DoomedKeys
+from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
-from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.promises import create_redis_promise
 from om_proxy.storage.redis import (
     claiming,

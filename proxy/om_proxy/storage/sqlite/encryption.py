@@ -6,17 +6,14 @@ from typing import TYPE_CHECKING
 
 import aiosqlite
 
-from om_proxy.storage.encryption.admission import (
-    check_key_store,
-    check_master,
-    open_stored_secret,
-)
+from om_proxy.storage.encryption.admission import check_master, open_stored_secret
+from om_proxy.storage.encryption.key_store import check_key_store
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.queries import select_rows
 
 if TYPE_CHECKING:
+    from om_proxy.storage.encryption.key_store import SeparateKeys
     from om_proxy.storage.encryption.master_keys import MasterKeys
-    from om_proxy.storage.encryption.separate_keys import SeparateKeys
 
 SELECT_MASTER = "SELECT master, key_store FROM encryption"
 IS_EMPTY = "SELECT NOT EXISTS (SELECT 1 FROM thread) AND NOT EXISTS (SELECT 1 FROM secret)"

@@ -28,11 +28,9 @@ from om_proxy.memory.model import (
     Memory,
     Message,
 )
-from om_proxy.storage.encryption.key_rotation import KeyRotation
-from om_proxy.storage.encryption.key_store import DoomedKeys
+from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, ThreadCiphers
-from om_proxy.storage.encryption.separate_keys import SeparateKeys
 from om_proxy.storage.promises import create_sqlite_promise
 from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.shared.row_decoding import Row
