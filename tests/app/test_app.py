@@ -27,9 +27,14 @@ from om_proxy.settings.config import Settings, StorageSettings, parse
 from om_proxy.storage.promises import create_sqlite_promise, list_promises
 from om_proxy.storage.shared.migrate import list_migrations
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.ledger_lines import LEDGER_KEPT_DAYS, SECONDS_PER_DAY, LedgerQuery
-from om_proxy.storage.values.records import AUDIT_KEPT_S, AuditRecord
-from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S
+from om_proxy.storage.values.records import (
+    AUDIT_KEPT_S,
+    LEDGER_KEPT_DAYS,
+    MAX_EVENT_AGE_S,
+    SECONDS_PER_DAY,
+    AuditRecord,
+    LedgerQuery,
+)
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models

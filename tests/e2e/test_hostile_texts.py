@@ -26,8 +26,7 @@ from om_proxy.settings.identity.naming import is_valid_name
 from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerLine
-from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.storage.values.records import LedgerBatch, LedgerLine, StoredEvent
 from om_proxy.wire.apis.sse import EventDecoder
 from tests.cli.command_line import run_om_proxy
 from tests.cli.stored_memory import CONFIG

@@ -22,7 +22,7 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
+from om_proxy.storage.values.records import LedgerBatch, LedgerQuery, LedgerSum
 from tests.e2e.running import Clock
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

@@ -10,7 +10,7 @@ from om_proxy.memory.lifecycle import rekeying
 from om_proxy.memory.model import Key
 from om_proxy.storage.shared.difference import NewQuotes
 from om_proxy.storage.shared.event_encoding import encode_event, remove_texts, remove_thread
-from om_proxy.storage.values.stored_events import (
+from om_proxy.storage.values.records import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
     EventPage,

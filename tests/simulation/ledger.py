@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from om_proxy.common.errors import Unwritable
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
-from om_proxy.storage.values.ledger_lines import (
+from om_proxy.storage.values.records import (
     NAMELESS_RESOURCE,
     Grouping,
     LedgerBatch,

@@ -32,6 +32,7 @@ from om_proxy.memory.model import (
 from om_proxy.memory.recall.kept_look_ups import quotes_thread
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.settings.identity.keyed_hashes import label_thread
+from om_proxy.storage.contract.status import Promise, StoreTotals
 from om_proxy.storage.shared import forgetting
 from om_proxy.storage.shared.difference import Difference, compute_difference, find_new_quotes
 from om_proxy.storage.shared.newest_passages import SearchedWithoutIndex
@@ -41,13 +42,6 @@ from om_proxy.storage.values.changes import (
     MoveResult,
     NoteErasure,
     ResourceWakeup,
-)
-from om_proxy.storage.values.ledger_lines import (
-    LEDGER_KEPT_DAYS,
-    SECONDS_PER_DAY,
-    LedgerBatch,
-    LedgerQuery,
-    LedgerSum,
 )
 from om_proxy.storage.values.listing import (
     MAX_COUNTED_THREADS,
@@ -62,13 +56,19 @@ from om_proxy.storage.values.listing import (
 )
 from om_proxy.storage.values.records import (
     AUDIT_KEPT_S,
+    LEDGER_KEPT_DAYS,
+    MAX_EVENT_AGE_S,
     RECEIPTS_KEPT_S,
+    SECONDS_PER_DAY,
     AuditRecord,
+    EventPage,
     ForgetResult,
+    LedgerBatch,
+    LedgerQuery,
+    LedgerSum,
     StoredReceipt,
+    WebhookState,
 )
-from om_proxy.storage.values.store_description import Promise, StoreTotals
-from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
 from om_proxy.storage.values.stored_rows import (
     Backlog,
     GenerationEntries,

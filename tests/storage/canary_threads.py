@@ -26,9 +26,15 @@ from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
 from om_proxy.storage.values.changes import Change
-from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerLine
-from om_proxy.storage.values.records import AuditRecord, ForgetResult, ForgetScope, StoredReceipt
-from om_proxy.storage.values.stored_events import WebhookState
+from om_proxy.storage.values.records import (
+    AuditRecord,
+    ForgetResult,
+    ForgetScope,
+    LedgerBatch,
+    LedgerLine,
+    StoredReceipt,
+    WebhookState,
+)
 from tests.storage.event_contract import activation, started
 from tests.storage.ledger_contract import FIGURES
 from tests.storage.memory_builder import MemoryBuilder, item, small_things

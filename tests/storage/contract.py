@@ -39,10 +39,10 @@ from om_proxy.memory.model import (
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import Durability, Erasure, StoreTotals
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.values.changes import Change, MoveResult, NoteErasure, ResourceWakeup
 from om_proxy.storage.values.records import ForgetResult
-from om_proxy.storage.values.store_description import Durability, Erasure, StoreTotals
 from om_proxy.storage.values.stored_rows import summarize_generation
 from om_proxy.wire.apis.json_text import replace_halves
 from tests.memory import sharing

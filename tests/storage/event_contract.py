@@ -27,10 +27,10 @@ from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
 from om_proxy.storage.shared.event_encoding import remove_texts
 from om_proxy.storage.values.changes import Change, NoteErasure
-from om_proxy.storage.values.records import ForgetResult
-from om_proxy.storage.values.stored_events import (
+from om_proxy.storage.values.records import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
+    ForgetResult,
     StoredEvent,
     WebhookState,
 )

@@ -11,7 +11,7 @@ from om_proxy.common.errors import StorageError
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.base import Store
-from om_proxy.storage.values.ledger_lines import (
+from om_proxy.storage.values.records import (
     LEDGER_KEPT_DAYS,
     SECONDS_PER_DAY,
     Grouping,

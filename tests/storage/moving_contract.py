@@ -11,10 +11,10 @@ from om_proxy.management.moving.verifying import verify_store
 from om_proxy.memory.events.parts import Event, Forgotten
 from om_proxy.memory.model import Beginning, Failures, Key, Memory, View, resource_key
 from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import MAX_COUNTED_TOKENS
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.changes import Change
 from om_proxy.storage.values.listing import ThreadSelection
-from om_proxy.storage.values.store_description import MAX_COUNTED_TOKENS
 from om_proxy.storage.values.stored_rows import WholeThread
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
 from tests.storage.memory_builder import KEY, MemoryBuilder, full_thread, message, small_things

@@ -18,7 +18,7 @@ from om_proxy.memory.model import Key, Memory, Message, extend_chain, replace_lo
 from om_proxy.storage.base import Store
 from om_proxy.storage.shared import forgetting
 from om_proxy.storage.values.changes import Change
-from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S
+from om_proxy.storage.values.records import MAX_EVENT_AGE_S
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.storage.store_machine import Opener
 from tests.support.long_forms import IS_LONG

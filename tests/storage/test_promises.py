@@ -11,6 +11,7 @@ import pytest
 
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import Promise
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.promises import (
     DURABILITY_SENTENCES,
@@ -29,7 +30,6 @@ from om_proxy.storage.promises import (
     list_promises,
     try_describe,
 )
-from om_proxy.storage.values.store_description import Promise
 
 # of each kind of store, whatever its server is set to
 DURABILITIES: dict[str, list[Promise]] = {

@@ -32,7 +32,7 @@ from om_proxy.memory.model import Key
 from om_proxy.observability.facts import AgentWork, Facts, MemoryCallEnded, TurnPriced
 from om_proxy.storage.contract.memories import MemoryRows
 from om_proxy.storage.contract.records import LedgerSums
-from om_proxy.storage.values.ledger_lines import (
+from om_proxy.storage.values.records import (
     NAMELESS_RESOURCE,
     SECONDS_PER_DAY,
     LedgerBatch,

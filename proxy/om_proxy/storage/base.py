@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import Protocol
 
 from om_proxy.storage.contract.memories import MemoryCommits, WorkQueue
-from om_proxy.storage.contract.passage_index import PassageIndex
+from om_proxy.storage.contract.passage_index import PassageIndex, VectorIndex
 from om_proxy.storage.contract.records import EventLog, LedgerSums, RecordKeeping
 from om_proxy.storage.contract.removal import MemoryMoving, StoredRemoval
 from om_proxy.storage.contract.status import StoreStatus
-from om_proxy.storage.contract.vector_index import VectorIndex
 
 
 class Store(

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 
 from om_proxy.common.errors import StorageError
-from om_proxy.storage.contract.status import StoreStatus
+from om_proxy.storage.contract.status import Durability, Erasure, Promise, StoreStatus
 from om_proxy.storage.shared.migrate import list_migrations
 from om_proxy.storage.shared.newest_passages import NEWEST_MESSAGES
-from om_proxy.storage.values.store_description import Durability, Erasure, Promise
 
 REDIS_SCHEMA_VERSION = 3  # of its keys and their values
 # for a page that a load balancer or a person waits for

@@ -17,10 +17,10 @@ from om_proxy.cli.doctor.upstreams import Finding
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import Promise
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.promises import list_promises
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.store_description import Promise
 
 KEY = Key("local", "t", "t")
 NOW = 1.7e9

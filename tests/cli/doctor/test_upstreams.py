@@ -17,7 +17,7 @@ from om_proxy.engine.event_feed.envelope import name_hook
 from om_proxy.memory.model import Memory
 from om_proxy.settings.config import parse
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.stored_events import WebhookState
+from om_proxy.storage.values.records import WebhookState
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.support.upstream_server import Call, Script, run_upstream_server, script_answer

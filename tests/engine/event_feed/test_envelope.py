@@ -26,7 +26,7 @@ from om_proxy.engine.event_feed.envelope import (
 )
 from om_proxy.memory.events.parts import EVENT_TYPES, StoredPart
 from om_proxy.memory.model import Key
-from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.storage.values.records import StoredEvent
 
 HOSTILE = "a\r\n\r\nid: 9\nevent: x\ndata: y\u2028\x85\ud800\0<script>"
 CLASSES = {part.TYPE: part for part in get_args(StoredPart)}

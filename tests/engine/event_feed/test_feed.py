@@ -12,7 +12,7 @@ from om_proxy.engine.event_feed import feed as feed_module
 from om_proxy.engine.event_feed.feed import MAX_HELD_BACK_S, EventFeed, Listener
 from om_proxy.memory.model import Memory
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.stored_events import EventPage
+from om_proxy.storage.values.records import EventPage
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

@@ -23,7 +23,7 @@ from om_proxy.memory.model import Memory
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S, EventPage, StoredEvent
+from om_proxy.storage.values.records import MAX_EVENT_AGE_S, EventPage, StoredEvent
 from tests.storage.event_contract import NOW, activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

@@ -25,7 +25,7 @@ from om_proxy.engine.event_feed.webhooks import (
 from om_proxy.memory.model import Key, Memory
 from om_proxy.settings.config import WebhookSettings
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S, EventPage
+from om_proxy.storage.values.records import MAX_EVENT_AGE_S, EventPage
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.wire.upstream import AiohttpTransport
 from tests.storage.event_contract import NOW, TITLE, activation

@@ -10,7 +10,7 @@ from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.changes import ResourceWakeup
-from om_proxy.storage.values.stored_events import EventPage
+from om_proxy.storage.values.records import EventPage
 from tests.memory.building import KEY, chat
 from tests.support.policies import build_answering_policies
 

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, FloatRect, expect
 
 from om_proxy.common.errors import StorageError
-from om_proxy.storage.values.stored_events import EventPage
+from om_proxy.storage.values.records import EventPage
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 from tests.e2e.running import SMALL, Running, run_with_scripted_models

@@ -23,8 +23,7 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.settings.config.sections.storage import StorageSettings
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerLine
-from om_proxy.storage.values.records import AuditRecord
+from om_proxy.storage.values.records import AuditRecord, LedgerBatch, LedgerLine
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
 from tests.management.moving.test_importing import export
 from tests.storage.canary_threads import read_postgres

@@ -12,8 +12,8 @@ from om_proxy.observability.figures import figures
 from om_proxy.observability.figures.figures import GAUGES, TotalsWatch
 from om_proxy.observability.figures.series import NumberArray, Series, add_up
 from om_proxy.storage.base import Store
+from om_proxy.storage.contract.status import StoreTotals
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.store_description import StoreTotals
 from tests.storage.memory_builder import KEY, store_covered
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Memory
+from om_proxy.storage.contract.status import Promise
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.promises import create_postgres_promise
 from om_proxy.storage.shared.migrate import list_migrations
 from om_proxy.storage.values.listing import ThreadSelection
-from om_proxy.storage.values.store_description import Promise
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.sqlite.test_encryption import CANARY_WORD, commit_canaries
 from tests.support.own_postgres import OwnPostgres, own_postgres

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 from om_proxy.memory.ledger import Account
-from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerLine, LedgerQuery
+from om_proxy.storage.values.records import LedgerBatch, LedgerLine, LedgerQuery
 from tests.storage.contract import Opener
 
 COUNT = len(Account.__struct_fields__)

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Memory
+from om_proxy.storage.contract.status import Durability
 from om_proxy.storage.redis.server import NEEDED_RIGHTS, ServerState, check_server, parse_info
 from om_proxy.storage.redis.store import RedisOptions, RedisStore
-from om_proxy.storage.values.store_description import Durability
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

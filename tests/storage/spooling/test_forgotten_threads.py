@@ -14,7 +14,7 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.spooling import forgotten_threads
 from om_proxy.storage.spooling.forgotten_threads import ForgottenThreads
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.stored_events import EventPage
+from om_proxy.storage.values.records import EventPage
 from tests.storage.event_contract import activation
 from tests.storage.memory_builder import KEY, MemoryBuilder
 

@@ -30,7 +30,7 @@ from om_proxy.storage.spooling.spooled_turns import SpoolBudget
 from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.changes import Change
-from om_proxy.storage.values.stored_events import EventPage
+from om_proxy.storage.values.records import EventPage
 from tests.storage.contract import MOVES, Opener, Step, StoreContract
 from tests.storage.contract_part import EACH_KIND, keep_part
 from tests.storage.memory_builder import KEY, MemoryBuilder, item

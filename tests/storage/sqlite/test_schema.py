@@ -19,7 +19,7 @@ from om_proxy.storage.shared.migrate import Migration, list_migrations
 from om_proxy.storage.sqlite import claiming, schema
 from om_proxy.storage.sqlite.schema import require_own_database
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerLine, LedgerQuery
+from om_proxy.storage.values.records import LedgerBatch, LedgerLine, LedgerQuery
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 NEXT_NUMBER = list_migrations("sqlite")[-1].number + 1

@@ -12,10 +12,10 @@ import aiosqlite
 import pytest
 
 from om_proxy.memory.model import Memory
+from om_proxy.storage.contract.status import Promise
 from om_proxy.storage.promises import create_sqlite_promise
 from om_proxy.storage.shared.migrate import list_migrations
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.store_description import Promise
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 

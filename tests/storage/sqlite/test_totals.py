@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from om_proxy.memory.model import Key
+from om_proxy.storage.contract.status import StoreTotals
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.storage.values.store_description import StoreTotals
 from tests.storage.memory_builder import store_covered
 
 

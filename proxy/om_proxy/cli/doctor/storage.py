@@ -13,11 +13,10 @@ from typing import Protocol
 from om_proxy.cli.doctor.upstreams import Finding
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.contract.memories import LeaseTable, ThreadLists
-from om_proxy.storage.contract.status import StoreStatus
+from om_proxy.storage.contract.status import Promise, StoreStatus
 from om_proxy.storage.promises import limit_search, list_promises
 from om_proxy.storage.store_clock import MIN_LOGGED_STEP_S, measure_difference
 from om_proxy.storage.values.listing import ThreadSelection
-from om_proxy.storage.values.store_description import Promise
 
 # a turn that comes while doctor runs is no sign of a wrong clock
 MAX_CLOCK_DIFFERENCE_S = 60.0

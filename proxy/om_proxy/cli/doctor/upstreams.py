@@ -13,7 +13,7 @@ from om_proxy.engine.event_feed.webhooks import REQUEST_TIMEOUT_S
 from om_proxy.settings.config import Settings, render_value
 from om_proxy.settings.config.sections.service import UpstreamSettings
 from om_proxy.storage.contract.records import EventLog
-from om_proxy.storage.values.stored_events import MAX_EVENTS, WebhookState
+from om_proxy.storage.values.records import MAX_EVENTS, WebhookState
 from om_proxy.wire.upstream import Upstream
 
 ANSWER_TIMEOUT_S = 5.0  # for the connection, and again for the head of the answer

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from om_proxy import __version__
 from om_proxy.settings.config.sections.section import read_webhook_secret
 from om_proxy.storage.shared.event_encoding import remove_texts
-from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.storage.values.records import StoredEvent
 
 
 def write_data(event: StoredEvent, *, with_text: bool) -> str:

@@ -13,7 +13,7 @@ from om_proxy.engine.event_feed.feed import EventFeed, EventReader, Listener
 from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.events.status import MemoryStatus
 from om_proxy.memory.model import Key
-from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.storage.values.records import StoredEvent
 
 PING = b": ping\n\n"
 PING_INTERVAL_S = 15.0

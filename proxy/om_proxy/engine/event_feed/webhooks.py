@@ -42,7 +42,7 @@ from om_proxy.memory.model import Key
 from om_proxy.settings.config import WebhookSettings
 from om_proxy.storage.contract.memories import LeaseTable
 from om_proxy.storage.contract.records import EventLog
-from om_proxy.storage.values.stored_events import EventPage, WebhookState
+from om_proxy.storage.values.records import EventPage, WebhookState
 
 logger = structlog.get_logger("webhooks")
 

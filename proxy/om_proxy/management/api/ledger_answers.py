@@ -8,7 +8,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account, ThreadLedger
-from om_proxy.storage.values.ledger_lines import LedgerSum
+from om_proxy.storage.values.records import LedgerSum
 
 Microdollars = Annotated[int, Meta(description="Micro-dollars, at list prices.")]
 

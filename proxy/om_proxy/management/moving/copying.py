@@ -21,9 +21,14 @@ from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
 from om_proxy.memory.model import RESOURCE_THREAD, Key, resource_key
 from om_proxy.storage.base import Store
 from om_proxy.storage.contract.records import LedgerSums, RecordKeeping
-from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerLine, LedgerQuery, LedgerSum
 from om_proxy.storage.values.listing import ThreadSelection
-from om_proxy.storage.values.records import AuditRecord
+from om_proxy.storage.values.records import (
+    AuditRecord,
+    LedgerBatch,
+    LedgerLine,
+    LedgerQuery,
+    LedgerSum,
+)
 from om_proxy.storage.whole_threads import list_keys, read_whole_thread
 
 KEYS_PER_BATCH = 500

@@ -8,9 +8,15 @@ from typing import Protocol
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
-from om_proxy.storage.values.ledger_lines import LedgerBatch, LedgerQuery, LedgerSum
-from om_proxy.storage.values.records import AuditRecord, StoredReceipt
-from om_proxy.storage.values.stored_events import EventPage, WebhookState
+from om_proxy.storage.values.records import (
+    AuditRecord,
+    EventPage,
+    LedgerBatch,
+    LedgerQuery,
+    LedgerSum,
+    StoredReceipt,
+    WebhookState,
+)
 
 
 class EventLog(Protocol):

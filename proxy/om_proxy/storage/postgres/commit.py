@@ -52,7 +52,7 @@ from om_proxy.storage.sql.columns import (
 from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.sql.thread_rows import PRUNE_OBSERVATIONS
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
-from om_proxy.storage.values.stored_events import MAX_EVENTS
+from om_proxy.storage.values.records import MAX_EVENTS
 
 # shared by commits that keep look-ups; who forgets holds it alone (`quotes`)
 LOOK_UPS_LOCK = "6, hashtext($1::text || ' ' || $2::text)"

@@ -38,7 +38,7 @@ from om_proxy.storage.sql.columns import EVENT, list_names, transpose, write_unn
 from om_proxy.storage.sql.key_rows import hold_key_of
 from om_proxy.storage.sql.session import IS_THREAD, select_sealed_rows
 from om_proxy.storage.sql.session import Session as SqlSession
-from om_proxy.storage.values.stored_events import (
+from om_proxy.storage.values.records import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
     MAX_EVENTS_BEFORE_COMMIT,

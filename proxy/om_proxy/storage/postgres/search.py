@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import PassageFilter
-from om_proxy.storage.contract.vector_index import UnembeddedMessage
+from om_proxy.storage.contract.passage_index import UnembeddedMessage
 from om_proxy.storage.encoding import encode_text
 from om_proxy.storage.sql.search import FoundWord, SearchMethods
 from om_proxy.storage.sql.session import Session

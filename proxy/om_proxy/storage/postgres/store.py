@@ -22,6 +22,7 @@ from om_proxy.memory.model import (
     Memory,
     Message,
 )
+from om_proxy.storage.contract.status import Promise
 from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
@@ -73,9 +74,7 @@ from om_proxy.storage.values.changes import (
     NoteErasure,
     ResourceWakeup,
 )
-from om_proxy.storage.values.records import ForgetResult
-from om_proxy.storage.values.store_description import Promise
-from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S, EventPage, WebhookState
+from om_proxy.storage.values.records import MAX_EVENT_AGE_S, EventPage, ForgetResult, WebhookState
 from om_proxy.storage.values.stored_rows import (
     Backlog,
 )

@@ -24,7 +24,7 @@ from om_proxy.storage.redis.session import Argument, Session, pair_fields
 from om_proxy.storage.shared.difference import NewQuotes
 from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.values.changes import WrittenRow
-from om_proxy.storage.values.stored_events import MAX_EVENTS
+from om_proxy.storage.values.records import MAX_EVENTS
 
 # of one command: Lua holds no more than some thousands of values on its stack
 MAX_FIELDS = 500

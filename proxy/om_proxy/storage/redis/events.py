@@ -21,7 +21,7 @@ from om_proxy.storage.redis.rows import (
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared.event_encoding import remove_thread
 from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S
-from om_proxy.storage.values.stored_events import (
+from om_proxy.storage.values.records import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
     EventPage,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.storage.contract.status import MAX_COUNTED_TOKENS, StoreTotals
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.redis.keys import LAST_BYTE, pack_names, unpack_key, unpack_names
@@ -28,7 +29,6 @@ from om_proxy.storage.values.listing import (
     find_place,
     is_selected,
 )
-from om_proxy.storage.values.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
 MAX_WALKED_ROWS = 2_000
 ROWS_PER_SCRIPT = 200

@@ -21,21 +21,19 @@ from om_proxy.storage.redis.changes import Changes
 from om_proxy.storage.redis.keys import LAST_BYTE, pack_names, split_names, unpack_names
 from om_proxy.storage.redis.rows import decode_row, encode
 from om_proxy.storage.redis.session import Argument, Session, pair_fields
-from om_proxy.storage.values.ledger_lines import (
+from om_proxy.storage.values.records import (
+    AUDIT_KEPT_S,
     LEDGER_KEPT_DAYS,
+    RECEIPTS_KEPT_S,
     SECONDS_PER_DAY,
     WRITER_RETENTION_S,
+    AuditRecord,
+    ForgetResult,
     LedgerBatch,
     LedgerGroup,
     LedgerLine,
     LedgerQuery,
     LedgerSum,
-)
-from om_proxy.storage.values.records import (
-    AUDIT_KEPT_S,
-    RECEIPTS_KEPT_S,
-    AuditRecord,
-    ForgetResult,
     StoredReceipt,
 )
 

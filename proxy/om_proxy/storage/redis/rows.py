@@ -41,7 +41,7 @@ from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.difference import PlacedMessage
 from om_proxy.storage.shared.event_encoding import SealedEvent, encode_event, open_event, seal_event
 from om_proxy.storage.shared.row_decoding import NOTE, REFLECTION
-from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.storage.values.records import StoredEvent
 from om_proxy.storage.values.stored_rows import StoredMessage
 
 LOOK_UPS_PLACE = 10  # in a mark that has them, or an API or an origin behind them

@@ -13,10 +13,10 @@ import structlog
 from redis.exceptions import NoPermissionError, ResponseError
 
 from om_proxy.common.errors import StorageError
+from om_proxy.storage.contract.status import Durability
 from om_proxy.storage.promises import REDIS_SCHEMA_VERSION
 from om_proxy.storage.redis.session import Session
 from om_proxy.storage.shared.migrate import SchemaRow, refuse_foreign
-from om_proxy.storage.values.store_description import Durability
 
 logger = structlog.get_logger("storage")
 

@@ -21,6 +21,7 @@ from om_proxy.common.errors import Conflict
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.storage.contract.status import Promise
 from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.promises import create_redis_promise
@@ -55,7 +56,6 @@ from om_proxy.storage.values.changes import (
     ResourceWakeup,
 )
 from om_proxy.storage.values.records import ForgetResult
-from om_proxy.storage.values.store_description import Promise
 from om_proxy.storage.values.stored_rows import WholeThread
 
 if TYPE_CHECKING:

@@ -15,8 +15,13 @@ from om_proxy.memory.recall.found import MAX_MATCHES, Found, FoundPassage, Passa
 from om_proxy.memory.recall.matching import NO_FILTER, match_passages
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, Passage, cut_passages
 from om_proxy.storage.contract.memories import StoredThreads, ThreadLists
-from om_proxy.storage.contract.passage_index import IndexCheck, PassageIndex, UnindexedMessages
-from om_proxy.storage.contract.vector_index import VectorIndex, VectorPage
+from om_proxy.storage.contract.passage_index import (
+    IndexCheck,
+    PassageIndex,
+    UnindexedMessages,
+    VectorIndex,
+    VectorPage,
+)
 from om_proxy.storage.forwarding_store import Method
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace, ThreadSelection
 from om_proxy.wire.apis.indexed_text import read_indexed_text

@@ -16,7 +16,7 @@ from om_proxy.memory.model import Key
 from om_proxy.storage.contract.memories import ThreadRows
 from om_proxy.storage.contract.records import EventLog
 from om_proxy.storage.contract.removal import StoredRemoval
-from om_proxy.storage.values.stored_events import MAX_EVENTS
+from om_proxy.storage.values.records import MAX_EVENTS
 
 EVENTS_PER_PAGE = 1_000
 

@@ -11,7 +11,7 @@ from om_proxy.memory.ledger import Account
 from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.sql.session import UNIX_NOW, Session
 from om_proxy.storage.sql.sql_store import SqlStore
-from om_proxy.storage.values.ledger_lines import (
+from om_proxy.storage.values.records import (
     LEDGER_KEPT_DAYS,
     NAMELESS_RESOURCE,
     SECONDS_PER_DAY,

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.storage.contract.status import MAX_COUNTED_TOKENS, StoreTotals
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.shared import row_decoding
@@ -34,7 +35,6 @@ from om_proxy.storage.values.listing import (
     find_place,
     find_prefix_end,
 )
-from om_proxy.storage.values.store_description import MAX_COUNTED_TOKENS, StoreTotals
 
 ACTIVE_AT = "coalesce(turn_at, created_at)"  # as in the indexes of SQLite's schema
 # Those of PostgreSQL have the ten minutes that it is in, so that most turns change no index: a list

@@ -25,7 +25,7 @@ from om_proxy.storage.sql.session import Session, Work
 from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import MoveResult
-from om_proxy.storage.values.ledger_lines import NAMELESS_RESOURCE
+from om_proxy.storage.values.records import NAMELESS_RESOURCE
 
 SELECT_RESOURCES = "SELECT DISTINCT resource FROM om.thread WHERE tenant = $1 ORDER BY resource"
 COUNT_NAME_CONFLICTS = """SELECT count(*) FROM om.thread WHERE tenant = $1 AND EXISTS (

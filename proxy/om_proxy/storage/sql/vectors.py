@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from om_proxy.common.off_loop import run_off_loop
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.vectors import StoredVector
-from om_proxy.storage.contract.vector_index import UnembeddedMessage, VectorPage
+from om_proxy.storage.contract.passage_index import UnembeddedMessage, VectorPage
 from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row

@@ -23,7 +23,7 @@ from om_proxy.storage.shared.event_encoding import (
 from om_proxy.storage.sql.session import select_sealed_rows
 from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows
 from om_proxy.storage.sqlite.session import SqliteSession
-from om_proxy.storage.values.stored_events import (
+from om_proxy.storage.values.records import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
     MAX_EVENTS_BEFORE_COMMIT,

@@ -6,7 +6,7 @@ import sqlite3
 
 from om_proxy.storage.shared import forgetting
 from om_proxy.storage.shared.forgetting import FirstTurn
-from om_proxy.storage.values.stored_events import MAX_EVENT_AGE_S
+from om_proxy.storage.values.records import MAX_EVENT_AGE_S
 
 IS_FORGOTTEN_SINCE = (
     "SELECT EXISTS (SELECT 1 FROM forgotten_name WHERE digest IN (?, ?, ?) AND at > ?)"

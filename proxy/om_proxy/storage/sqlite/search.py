@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER
-from om_proxy.storage.contract.passage_index import IndexCheck
-from om_proxy.storage.contract.vector_index import UnembeddedMessage
+from om_proxy.storage.contract.passage_index import IndexCheck, UnembeddedMessage
 from om_proxy.storage.sql.search import FoundWord, SearchMethods, check_index
 from om_proxy.storage.sql.session import Session
 from om_proxy.storage.sql.vectors import FIND_THREAD, VectorMethods

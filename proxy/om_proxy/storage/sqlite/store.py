@@ -28,6 +28,7 @@ from om_proxy.memory.model import (
     Memory,
     Message,
 )
+from om_proxy.storage.contract.status import Promise
 from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, ThreadCiphers
@@ -69,8 +70,7 @@ from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, MoveResult, ResourceWakeup
-from om_proxy.storage.values.store_description import Promise
-from om_proxy.storage.values.stored_events import EventPage, WebhookState
+from om_proxy.storage.values.records import EventPage, WebhookState
 from om_proxy.storage.values.stored_rows import (
     Backlog,
 )

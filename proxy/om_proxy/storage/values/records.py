@@ -1,10 +1,16 @@
-"""The records that a store keeps about its memories: who changed what, and what was forgotten. None
-holds a text of a conversation or a thread's name."""
+"""The records that a store keeps beside its memories: who changed what, what was forgotten, events and
+how many are kept, and the ledger by day. None but an event holds a text of a conversation, or a
+thread's name."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
+
+from om_proxy.memory.ledger import Account, History
+from om_proxy.memory.model import Key
+
+SECONDS_PER_DAY = 86_400
 
 # what has become of forgotten bytes. `gone`: they are overwritten. `keys_destroyed`: they stay, and
 # nothing can decrypt them. `pending`: they stay until a reader ends, or the log is rewritten, which
@@ -21,9 +27,8 @@ _ERASURE_ORDER: tuple[ErasureState, ...] = (
 )
 ForgetScope = Literal["thread", "resource", "tenant"]
 
-SECONDS_PER_DAY = 86_400.0
-AUDIT_KEPT_S = 90 * SECONDS_PER_DAY
-RECEIPTS_KEPT_S = 30 * SECONDS_PER_DAY
+AUDIT_KEPT_S = 90.0 * SECONDS_PER_DAY
+RECEIPTS_KEPT_S = 30.0 * SECONDS_PER_DAY
 
 
 class ForgetResult(NamedTuple):
@@ -110,3 +115,101 @@ class StoredReceipt(NamedTuple):
     scope: ForgetScope
     label: str  # as in `AuditRecord`
     result: ForgetResult
+
+
+# ── events ──
+
+# events are kept until there are so many newer ones, or so long
+MAX_EVENTS = 10_000
+# of a tenant, the newest: among them a commit that keeps quotes looks for the forgetting of what it
+# quotes. The turn has read all events a moment before.
+MAX_EVENTS_BEFORE_COMMIT = 1_000
+MAX_EVENT_AGE_S = 7.0 * SECONDS_PER_DAY
+
+
+class StoredEvent(NamedTuple):
+    """An event as it is stored."""
+
+    id: int
+    # of the thread; with an empty thread, of a shared log; with an empty resource too, of a thread
+    # that is forgotten
+    key: Key
+    at: float  # unix seconds
+    type: str
+    data: str  # JSON in ASCII
+
+
+class EventPage(NamedTuple):
+    """Some events, in order."""
+
+    events: tuple[StoredEvent, ...]
+    cursor: int  # the id after which the next page begins
+    has_gap: bool  # whether events that should come before these are no longer kept
+    # whether events are stored that no reader may have yet: a transaction before them still runs
+    is_held_back: bool = False
+    # those of them that tell of forgotten threads, with this tenant: they come again in their order
+    held_back_forgettings: tuple[StoredEvent, ...] = ()
+
+
+class WebhookState(NamedTuple):
+    """How far a webhook has got."""
+
+    cursor: int  # id of the last event that its receiver took
+    failures: int  # in a row
+    cause: str  # of the last failure: our words
+    at: float  # of the last attempt, in unix seconds
+
+
+# ── the ledger ──
+
+Who = Literal["actor", "observer", "reflector", "embedder"]  # what a model was asked for
+Grouping = Literal["day", "model", "resource"]
+NAMELESS_RESOURCE = ""  # of forgotten resources, and of those that nothing is stored of
+LEDGER_KEPT_DAYS = 400  # a year can be compared with the month before it
+# a process that could not write for longer may add its last batch twice
+WRITER_RETENTION_S = 30 * SECONDS_PER_DAY
+
+
+class LedgerLine(NamedTuple):
+    """The fields that the calls of one line share."""
+
+    tenant: str
+    resource: str
+    day: int  # since 1970-01-01, in UTC
+    model: str
+    who: Who
+    history: History
+
+
+class LedgerBatch(NamedTuple):
+    """Sums to add to the ledger, once."""
+
+    writer: str  # a random name of the process
+    number: int  # from 1 on, without gaps
+    lines: Mapping[LedgerLine, Account]
+
+
+class LedgerQuery(NamedTuple):
+    """A question about the ledger. `tenant=None`: all tenants (the operator's view)."""
+
+    tenant: str | None
+    by: Grouping
+    first_day: int | None = None
+    last_day: int | None = None
+    after: LedgerGroup | None = None  # only groups behind this one
+    limit: int = 100  # of groups
+    resource: str | None = None  # only its lines
+    model: str | None = None  # likewise
+
+
+# what the sums are by: a day, a model, or a tenant and its resource
+LedgerGroup = tuple[int | str, ...]
+
+
+class LedgerSum(NamedTuple):
+    """The sums of one group, of one kind of call. A group has one for each kind."""
+
+    group: LedgerGroup
+    who: Who
+    history: History
+    account: Account

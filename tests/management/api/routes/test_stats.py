@@ -11,7 +11,7 @@ from msgspec.structs import asdict
 
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.memory.ledger import Account
-from om_proxy.storage.values.ledger_lines import LedgerSum
+from om_proxy.storage.values.records import LedgerSum
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.e2e.test_ledger import ACTOR, ask, bill, tokens_of
 

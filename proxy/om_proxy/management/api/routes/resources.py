@@ -16,8 +16,8 @@ from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.settings.identity.keyed_hashes import label_thread
-from om_proxy.storage.values.ledger_lines import NAMELESS_RESOURCE, LedgerQuery, LedgerSum
 from om_proxy.storage.values.listing import ResourceInfo, ThreadInfo
+from om_proxy.storage.values.records import NAMELESS_RESOURCE, LedgerQuery, LedgerSum
 
 
 class ResourceListQuery(Query, frozen=True):

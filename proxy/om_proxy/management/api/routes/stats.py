@@ -20,7 +20,7 @@ from om_proxy.management.api.requests import AdminCall, PageCursor, PageLimit, Q
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.model import Key
-from om_proxy.storage.values.ledger_lines import (
+from om_proxy.storage.values.records import (
     SECONDS_PER_DAY,
     Grouping,
     LedgerQuery,
