@@ -16,11 +16,10 @@ from om_proxy.proof.conversation import Conversation
 from om_proxy.proof.readers.exports import (
     Chat,
     Entry,
-    collect,
     create_tool_call,
     name_attachment,
     peek,
-    read_parts,
+    read_export,
 )
 from om_proxy.proof.readers.records import Head, Record, read_time
 
@@ -32,8 +31,7 @@ def fits(head: Head) -> bool:
 
 
 def read(path: Path, program: str) -> Iterator[Conversation]:
-    notices: Counter[str] = Counter()
-    return collect(program, read_parts(path, notices), convert, notices)
+    return read_export(path, program, convert)
 
 
 def convert(record: Record, notices: Counter[str]) -> Chat:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,20 @@ from typing import Any
 import orjson
 
 from om_proxy.proof.conversation import Call, Conversation, Message, Usage
-from om_proxy.proof.readers.anthropic_form import (
-    ChatDict,
-    convert_reply,
-    convert_user_message,
-    join_texts,
+from om_proxy.proof.readers.exports import create_tool_call
+from om_proxy.proof.readers.records import (
+    Head,
+    Record,
     list_blocks,
+    raise_times,
+    read_records,
+    read_time,
 )
-from om_proxy.proof.readers.records import Head, Record, raise_times, read_records, read_time
 
 CHARS_PER_TOKEN = 4  # of a summary, whose tokens are not recorded
 TITLE_FIELDS = ("customTitle", "aiTitle", "title", "summary")
+
+Blocks = Sequence[Mapping[str, Any]]  # of the Messages API
 
 
 def list_places() -> list[Path]:
@@ -65,7 +68,7 @@ class Reply:
     blocks: list[Mapping[str, Any]] = field(default_factory=list)
     usage: Mapping[str, Any] = field(default_factory=dict)
     at: float | None = None
-    message: ChatDict = field(default_factory=dict)
+    message: Record = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -76,9 +79,9 @@ class Session:
     lines: dict[str, Record] = field(default_factory=dict)  # by uuid, without blocks of replies
     replies: dict[str, Reply] = field(default_factory=dict)  # by message id
     requests: dict[str, Record] = field(default_factory=dict)
-    systems: dict[str, ChatDict] = field(default_factory=dict)  # by shape
-    messages: dict[str, list[ChatDict]] = field(default_factory=dict)  # by uuid
-    by_hash: dict[str, list[ChatDict]] = field(default_factory=dict)
+    systems: dict[str, Record] = field(default_factory=dict)  # by shape
+    messages: dict[str, list[Record]] = field(default_factory=dict)  # by uuid
+    by_hash: dict[str, list[Record]] = field(default_factory=dict)
     title: str | None = None
 
     def add(self, record: Record) -> None:
@@ -182,7 +185,7 @@ class Session:
             uuid = line.get("logicalParentUuid") if is_boundary else line.get("parentUuid")
         return path[::-1]
 
-    def _list_messages(self, path: list[Record]) -> Iterator[ChatDict]:
+    def _list_messages(self, path: list[Record]) -> Iterator[Record]:
         """Yield the messages of lines; a reply stands where its first line does."""
         seen: set[str] = set()
         for line in path:
@@ -265,3 +268,49 @@ def read_usage(usage: Mapping[str, Any]) -> Usage:
         int(usage.get("output_tokens") or 0),
         hourly,
     )
+
+
+def convert_user_message(blocks: Blocks, at: float | None) -> list[Record]:
+    """Return the results of tools, then what the user said."""
+    messages: list[Record] = [
+        {
+            "role": "tool",
+            "tool_call_id": str(block.get("tool_use_id")),
+            "content": join_texts(list_blocks(block.get("content"))),
+            "created_at": at,
+        }
+        for block in blocks
+        if block.get("type") == "tool_result"
+    ]
+    if text := join_texts([block for block in blocks if block.get("type") != "tool_result"]):
+        messages.append({"role": "user", "content": text, "created_at": at})
+    return messages
+
+
+def convert_reply(blocks: Blocks, at: float | None) -> Record:
+    calls = [
+        create_tool_call(
+            str(block.get("id")),
+            block.get("name"),
+            orjson.dumps(block.get("input") or {}).decode(),
+        )
+        for block in blocks
+        if block.get("type") == "tool_use"
+    ]
+    message: Record = {"role": "assistant", "content": join_texts(blocks), "created_at": at}
+    return message | {"tool_calls": calls} if calls else message
+
+
+def join_texts(blocks: Blocks) -> str:
+    """Return the text. Thinking is left out, and an image keeps its size alone."""
+    return "\n".join(filter(None, map(_read_text, blocks)))
+
+
+def _read_text(block: Mapping[str, Any]) -> str:
+    kind = block.get("type")
+    if kind == "text":
+        return str(block.get("text") or "")
+    if kind in ("image", "document"):
+        data = (block.get("source") or {}).get("data") or ""
+        return f"[{kind} of {len(data) * 3 // 4} bytes]"
+    return ""

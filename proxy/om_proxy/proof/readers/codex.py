@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from om_proxy.proof.conversation import Call, Conversation, HistoryError, Message, Prefix, Usage
+from om_proxy.proof.readers.exports import create_tool_call
 from om_proxy.proof.readers.records import Head, Record, raise_times, read_records, read_time
 
 COMPRESSED_SUFFIX = ".zst"
@@ -178,12 +179,8 @@ def convert_item(item: Mapping[str, Any], at: float | None) -> dict[str, Any] | 
 
 def convert_call(item: Mapping[str, Any]) -> dict[str, Any]:
     arguments = item.get("arguments") or item.get("input") or str(item.get("action") or "")
-    function = {"name": str(item.get("name") or item.get("type")), "arguments": str(arguments)}
-    return {
-        "id": str(item.get("call_id") or item.get("id")),
-        "type": "function",
-        "function": function,
-    }
+    call_id = str(item.get("call_id") or item.get("id"))
+    return create_tool_call(call_id, item.get("name") or item.get("type"), str(arguments))
 
 
 def read_text(item: Mapping[str, Any]) -> str:

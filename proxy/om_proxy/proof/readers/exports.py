@@ -7,7 +7,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
@@ -61,16 +61,17 @@ class Chat(NamedTuple):
     entries: list[Entry]
 
 
-def collect(
+def read_export(
+    path: Path,
     program: str,
-    records: Iterable[Record],
     convert: Callable[[Record, Counter[str]], Chat],
-    file_notices: Counter[str],
+    read: Callable[[Path, Counter[str]], Iterator[Record]] | None = None,
 ) -> Iterator[Conversation]:
-    """Yield the conversations of these records. The last one has the notices of the whole file
-    too. Raise HistoryError if there is none."""
+    """Yield the conversations of the file, whose records `read` yields; None: `read_parts`. The last
+    one has the notices of the whole file too. Raise HistoryError if there is none."""
     held: Conversation | None = None
-    for record in records:
+    file_notices: Counter[str] = Counter()
+    for record in (read or read_parts)(path, file_notices):
         notices: Counter[str] = Counter()
         chat = convert(record, notices)
         if not chat.entries:

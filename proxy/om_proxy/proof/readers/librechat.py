@@ -15,17 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from om_proxy.proof.conversation import Conversation
-from om_proxy.proof.readers.anthropic_form import list_blocks
 from om_proxy.proof.readers.exports import (
     Chat,
     Entry,
     climb,
-    collect,
     create_tool_call,
     name_attachment,
-    read_parts,
+    read_export,
 )
-from om_proxy.proof.readers.records import Head, Record, read_time
+from om_proxy.proof.readers.records import Head, Record, list_blocks, read_time
 
 # the program sends them to no model, or only in place of messages
 LEFT_OUT_PARTS = frozenset(("think", "error", "agent_update", "summary", "activity_label"))
@@ -36,8 +34,7 @@ def fits(head: Head) -> bool:
 
 
 def read(path: Path, program: str) -> Iterator[Conversation]:
-    notices: Counter[str] = Counter()
-    return collect(program, read_parts(path, notices), convert, notices)
+    return read_export(path, program, convert)
 
 
 def convert(record: Record, notices: Counter[str]) -> Chat:

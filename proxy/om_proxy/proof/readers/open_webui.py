@@ -16,16 +16,23 @@ from typing import Any
 import orjson
 
 from om_proxy.proof.conversation import Conversation, Usage
-from om_proxy.proof.readers.databases import SQLITE_START, has_tables, open_database
 from om_proxy.proof.readers.exports import (
     Chat,
     Entry,
     climb,
-    collect,
     name_attachment,
+    read_export,
     read_parts,
 )
-from om_proxy.proof.readers.records import Head, Record, parse_record, read_time
+from om_proxy.proof.readers.records import (
+    SQLITE_START,
+    Head,
+    Record,
+    has_tables,
+    open_database,
+    parse_record,
+    read_time,
+)
 
 KNOWN_VERSIONS = "Open WebUI 0.3 to 0.8"
 # columns of a message's row, by their names in an export
@@ -50,11 +57,9 @@ def fits(head: Head) -> bool:
 
 
 def read(path: Path, program: str) -> Iterator[Conversation]:
-    notices: Counter[str] = Counter()
     with path.open("rb") as file:
         is_database = file.read(len(SQLITE_START)) == SQLITE_START
-    records = read_chats(path, notices) if is_database else read_parts(path, notices)
-    return collect(program, records, convert, notices)
+    return read_export(path, program, convert, read_chats if is_database else read_parts)
 
 
 def read_chats(path: Path, notices: Counter[str]) -> Iterator[Record]:

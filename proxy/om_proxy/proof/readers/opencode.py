@@ -15,9 +15,16 @@ from sqlite3 import Connection, Row
 from typing import NamedTuple
 
 from om_proxy.proof.conversation import Call, Conversation, Message, Prefix, Usage
-from om_proxy.proof.readers.databases import has_tables, open_database
 from om_proxy.proof.readers.exports import create_tool_call, name_attachment
-from om_proxy.proof.readers.records import Head, Record, parse_record, read_time, set_times
+from om_proxy.proof.readers.records import (
+    Head,
+    Record,
+    has_tables,
+    open_database,
+    parse_record,
+    read_time,
+    set_times,
+)
 
 KNOWN_VERSION = "opencode 1.18"
 # parts without words of the user or the model
