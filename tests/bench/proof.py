@@ -22,7 +22,7 @@ import orjson
 from om_proxy.observability import logs
 from om_proxy.proof.conversation import Conversation
 from om_proxy.proof.readers.registry import read_history
-from om_proxy.proof.replay import RATES, Chosen, Result, compute_ratio, examine, replay
+from om_proxy.proof.replay import RATES, Result, compute_ratio, examine, replay
 from om_proxy.proof.replay_table import render_results
 from tests.bench.shared_notes import IDLE, WITHOUT_IDLE, played, recordings
 from tests.e2e.replay import SHARED
@@ -38,7 +38,7 @@ RECORDINGS = {
 
 
 def play_all(conversations: Iterable[Conversation]) -> list[Result]:
-    subjects = [examine(conversation, Chosen()) for conversation in conversations]
+    subjects = [examine(conversation) for conversation in conversations]
     return replay([subject for subject in subjects if subject])
 
 

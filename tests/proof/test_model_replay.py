@@ -15,7 +15,8 @@ from om_proxy.proof.conversation import Message, Prefix
 from om_proxy.proof.evaluation.call_log import BudgetReached
 from om_proxy.proof.evaluation.models import ModelRefused
 from om_proxy.proof.model_replay import plan_model_replay, replay_with_model
-from om_proxy.proof.replay import Chosen, Result, Subject, examine
+from om_proxy.proof.playing import Subject
+from om_proxy.proof.replay import Result, examine
 from om_proxy.proof.replay_table import describe_result, render_results
 from om_proxy.proof.scripted_notes import ScriptedNotes
 from tests.proof.test_playing import SETTINGS, START, converse
@@ -64,7 +65,7 @@ def create_subject(turn_count: int = 16) -> Subject:
         for call in conversation.calls
     )
     changed = replace(conversation, messages=messages, calls=calls)
-    subject = examine(changed, Chosen(settings=SETTINGS))
+    subject = examine(changed, settings=SETTINGS)
     assert subject is not None
     return subject
 

@@ -19,7 +19,7 @@ from om_proxy import Stage, Turn
 from om_proxy.agents.models import create_encoder
 from om_proxy.proof.billing import CacheRules, SentPrompt, bill_calls
 from om_proxy.proof.playing import Play, Rates, play
-from om_proxy.proof.replay import Chosen, bill_outcome, bill_prompts, compute_ratio, examine
+from om_proxy.proof.replay import bill_outcome, bill_prompts, compute_ratio, examine
 from om_proxy.testing import notes
 from om_proxy.testing.scripted import message_text
 from tests.proof.test_playing import converse
@@ -224,13 +224,9 @@ def test_nothing_breaks_a_prompt_but_new_notes_and_lost_caches(one_thread: Playe
 @pytest.mark.parametrize("turn_count", [60, 115])
 async def test_short_chats_cost_no_more_with_memory(turn_count: int) -> None:
     """With the defaults (`economy: auto`), up to 27 000 tokens: below the threshold."""
-    subject = examine(converse(turn_count), Chosen())
+    subject = examine(converse(turn_count))
     assert subject is not None
     base = bill_prompts(subject, [call.sent for call in subject.calls])
     model = next(iter(subject.memory_models.values()))
-    task = Play(
-        subject.conversation, subject.actor, model, Rates("dear", 3, 3), subject.meter,
-        subject.rules, subject.lost, subject.settings,
-    )  # fmt: skip
-    bill = bill_outcome(await play(task), subject, model)
+    bill = bill_outcome(await play(Play(subject, model, Rates("dear", 3, 3))), subject, model)
     assert compute_ratio(bill, base) <= MAX_SHORT_CHAT_RATIO

@@ -11,8 +11,10 @@ from om_proxy.proof.playing import (
     Meter,
     Play,
     Rates,
+    Subject,
     count_tokens,
     list_full_prompts,
+    list_main_calls,
     play,
     write_message,
 )
@@ -37,11 +39,11 @@ def converse(turn_count: int, gap_s: float = 30.0) -> Conversation:
 
 
 def make_play(conversation: Conversation, **changes: Any) -> Play:
-    task = Play(
-        conversation, "gpt-4o", "gpt-5-mini", Rates("measured", 3, 18), Meter(), OPENAI,
-        frozenset(), SETTINGS,
-    )  # fmt: skip
-    return replace(task, **changes)
+    calls = list_main_calls(conversation)
+    subject = Subject(
+        conversation, calls, "gpt-4o", None, Meter(), OPENAI, frozenset(), False, SETTINGS
+    )
+    return Play(replace(subject, **changes), "gpt-5-mini", Rates("measured", 3, 18))
 
 
 async def test_memory_shortens_what_goes_upstream() -> None:

@@ -10,7 +10,6 @@ from om_proxy.proof.conversation import Call, Conversation, Message, Usage
 from om_proxy.proof.playing import Outcome, keep_thresholds, write_message
 from om_proxy.proof.readers.registry import read_history
 from om_proxy.proof.replay import (
-    Chosen,
     bill_outcome,
     bill_prompts,
     bill_recorded,
@@ -64,7 +63,7 @@ def test_calls_that_found_nothing_lose_their_cache() -> None:
 def test_the_provider_s_cache_is_known_by_the_model(
     model: str, hour_tokens: int, rules: object, write_price: float
 ) -> None:
-    subject = examine(hold(call(1, Usage(10, 0, 9, 1, hour_tokens), model)), Chosen())
+    subject = examine(hold(call(1, Usage(10, 0, 9, 1, hour_tokens), model)))
     assert subject is not None
     assert subject.rules is rules
     assert subject.price is not None
@@ -73,10 +72,10 @@ def test_the_provider_s_cache_is_known_by_the_model(
 
 def test_what_the_options_choose_counts() -> None:
     price = Price(1, 2, 3, 4)
-    subject = examine(hold(call(1, None)), Chosen("my-model", price))
+    subject = examine(hold(call(1, None)), "my-model", price)
     assert subject is not None
     assert (subject.actor, subject.price, subject.has_usage) == ("my-model", price, False)
-    assert examine(hold(), Chosen()) is None
+    assert examine(hold()) is None
 
 
 def test_a_settings_file_leads_to_no_other_machine() -> None:
@@ -95,7 +94,7 @@ def test_a_settings_file_leads_to_no_other_machine() -> None:
 
 
 def test_each_model_has_its_own_price() -> None:
-    subject = examine(converse(2), Chosen())
+    subject = examine(converse(2))
     assert subject is not None
     outcome = Outcome(BilledTokens(fresh=1_000_000), BilledTokens(fresh=1_000_000))
     bill = bill_outcome(outcome, subject, "gpt-5-mini")
@@ -107,7 +106,7 @@ def test_the_recorded_bill_is_met() -> None:
     if not CODING_SESSION.exists():
         pytest.skip("the recorded conversations are not here: ../shared/data")
     (conversation,) = read_history(CODING_SESSION)
-    subject = examine(conversation, Chosen())
+    subject = examine(conversation)
     assert subject is not None
     recorded = bill_recorded(subject)
     simulated = bill_prompts(subject, [call.sent for call in subject.calls])
@@ -119,8 +118,8 @@ def test_the_recorded_bill_is_met() -> None:
 def test_conversations_that_memory_makes_dearer_come_first() -> None:
     """A long one becomes cheaper, and one just above the threshold does not."""
     settings = {"memory": {"observation": {"message_tokens": 2000}, "economy": "off"}}
-    long = examine(converse(36), Chosen(settings=settings))
-    short = examine(converse(13), Chosen(settings=settings))
+    long = examine(converse(36), settings=settings)
+    short = examine(converse(13), settings=settings)
     assert long is not None
     assert short is not None
     progress: list[tuple[int, int]] = []

@@ -8,7 +8,7 @@ import msgspec
 
 from om_proxy.proof.billing import BilledTokens
 from om_proxy.proof.conversation import UNREADABLE_LINES
-from om_proxy.proof.replay import Bill, Chosen, Result, examine
+from om_proxy.proof.replay import Bill, Result, examine
 from om_proxy.proof.replay_table import describe_result, render_results
 from tests.proof.test_playing import converse
 
@@ -23,7 +23,7 @@ def result(
     name: str = "c", measured: float | None = 5.0, base: float | None = 10.0, **changes: int
 ) -> Result:
     conversation = replace(converse(2), id=name, notices=changes, lines=10)
-    subject = examine(conversation, Chosen())
+    subject = examine(conversation)
     assert subject is not None
     if base is None:
         subject = replace(subject, price=None)

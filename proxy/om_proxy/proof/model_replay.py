@@ -20,16 +20,14 @@ from om_proxy.proof.evaluation.call_log import (
 )
 from om_proxy.proof.evaluation.models import AddressedModel, Model, ScriptedModel
 from om_proxy.proof.needed import NeededLater, find_notes
-from om_proxy.proof.playing import MessageWriter, count_tokens, play
+from om_proxy.proof.playing import MessageWriter, Play, Subject, count_tokens, play
 from om_proxy.proof.replay import (
     MEASURED,
     Bill,
     ModelNotes,
     Progress,
     Result,
-    Subject,
     build_result,
-    create_play,
     price_bill,
     run_plays,
     sort_results,
@@ -69,9 +67,7 @@ class ModelPlan:
 def plan_model_replay(
     found: Sequence[tuple[Path, Subject]], model: Model, on_progress: Progress | None
 ) -> ModelPlan:
-    outcomes = run_plays(
-        [create_play(subject, model.name, MEASURED) for _, subject in found], on_progress
-    )
+    outcomes = run_plays([Play(subject, model.name, MEASURED) for _, subject in found], on_progress)
     files: dict[Path, int] = {}
     for path, subject in found:
         raws = MessageWriter().write(subject.conversation.messages)
@@ -114,7 +110,7 @@ async def _play(
         models.raise_failure()  # the proxy hides it from its client
         needed.add_call(sent, turn.prompt, reply)
 
-    outcome = await play(create_play(subject, name, MEASURED), take_notes, take_turn)
+    outcome = await play(Play(subject, name, MEASURED), take_notes, take_turn)
     models.raise_failure()
     bill = price_bill(outcome.actor, subject.price) + bill_notes(records)
     source_tokens, tokens = measure_notes(records)

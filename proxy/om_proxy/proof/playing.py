@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from om_proxy.agents.models import create_encoder
+from om_proxy.agents.models import Price, create_encoder, find_small_model
 from om_proxy.agents.models.counting import count_message
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS
 from om_proxy.memory.notes.redaction import redact_secrets
@@ -36,6 +36,13 @@ PLAYED_SECTIONS = ("memory", "context")
 UNPLAYED_KEYS = frozenset(
     ("model", "api_base", "api_key", "retrieval", "timezone_file", "extra_body", "model_settings")
 )
+
+SERVERS_BY_PREFIX = {
+    "claude": "https://api.anthropic.com/v1",
+    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
+    "deepseek": "https://api.deepseek.com/v1",
+}
+OPENAI_SERVER = "https://api.openai.com/v1"
 
 # gets the messages that were sent, what came of them, and the reply
 TurnListener = Callable[[Sequence[bytes], Turn, bytes], None]
@@ -74,17 +81,38 @@ class Meter:
 
 
 @dataclass(frozen=True, slots=True)
+class Subject:
+    """A conversation, and how it is billed."""
+
+    conversation: Conversation
+    calls: Sequence[Call]
+    actor: str
+    price: Price | None
+    meter: Meter
+    rules: CacheRules
+    lost: frozenset[int]
+    has_usage: bool
+    settings: Mapping[str, Any]
+
+    @property
+    def memory_models(self) -> dict[str, str]:
+        """The models that make notes: by `memory.model: auto`, the default, and by `inherit`."""
+        server = next(
+            (url for name, url in SERVERS_BY_PREFIX.items() if name in self.actor), OPENAI_SERVER
+        )
+        small = find_small_model(self.actor, server) or self.actor
+        return {"inherit": self.actor} if small == self.actor else {
+            "auto": small, "inherit": self.actor,
+        }  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
 class Play:
     """A conversation with what it is played with. It can be sent to another process."""
 
-    conversation: Conversation
-    actor: str
+    subject: Subject
     memory_model: str
     rates: Rates
-    meter: Meter
-    rules: CacheRules
-    lost: frozenset[int]  # the calls that find nothing in the cache
-    settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +184,7 @@ async def play(
 ) -> Outcome:
     """Play every main call in order, as fast as it goes. A `memory_model` takes the script's place,
     gets no message whose secrets are not replaced, and is not billed."""
-    calls = list_main_calls(task.conversation)
+    subject, calls = task.subject, task.subject.calls
     writer = MessageWriter(redacts=memory_model is not None)
     notes = ScriptedNotes(task.rates.text, _encode, task.rates.results)
     sent: list[SentPrompt] = []
@@ -177,26 +205,25 @@ async def play(
     )
     async with stage:
         refused = count_refused(stage)
-        for call, prompt in zip(calls, list_full_prompts(task.conversation), strict=True):
+        for call, prompt in zip(calls, list_full_prompts(subject.conversation), strict=True):
             await stage.advance(max(stage.clock.now, call.asked_at))
             asked.append(call)
             written = writer.write(prompt)
             messages = map(orjson.Fragment, written)
-            turn = await stage.chat(THREAD, messages, model=task.actor)  # type: ignore[arg-type] # written JSON
+            turn = await stage.chat(THREAD, messages, model=subject.actor)  # type: ignore[arg-type] # written JSON
             if on_turn:
                 on_turn(written, turn, writer.write_one(call.reply or {}))
             degraded_count += turn.receipt["status"] not in SERVED_STATUSES
             raws = [orjson.dumps(message) for message in turn.prompt]
             tools = orjson.dumps(turn.request["tools"]) if "tools" in turn.request else b""
-            sent.append(
-                task.meter.measure(call.asked_at, raws, count_output(call, task.meter), tools)
-            )
+            output = count_output(call, subject.meter)
+            sent.append(subject.meter.measure(call.asked_at, raws, output, tools))
     return Outcome(
-        sum_tokens(bill_calls(sent, task.rules, task.lost)),
+        sum_tokens(bill_calls(sent, subject.rules, subject.lost)),
         sum_tokens(
             BilledTokens(
-                fresh=task.meter.scale_tokens(asked_for.read),
-                output=task.meter.scale_tokens(asked_for.written) + THINKING_TOKENS,
+                fresh=subject.meter.scale_tokens(asked_for.read),
+                output=subject.meter.scale_tokens(asked_for.written) + THINKING_TOKENS,
             )
             for asked_for in notes.calls
         ),
@@ -230,13 +257,14 @@ def keep_thresholds(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_settings(task: Play) -> dict[str, Any]:
-    memory = dict(task.settings.get("memory") or {}) | {"model": f"openai/{task.memory_model}"}
+    settings = task.subject.settings
+    memory = dict(settings.get("memory") or {}) | {"model": f"openai/{task.memory_model}"}
     own = {
         "memory": memory,
         "upstream": [{"name": "recorded", "layout": "blocks"}],
         "telemetry": {"log": "off", "metrics": False},
     }
-    return dict(task.settings) | own
+    return dict(settings) | own
 
 
 def count_output(call: Call, meter: Meter) -> int:

@@ -12,13 +12,12 @@ from multiprocessing import active_children, get_context
 from os import cpu_count
 from typing import Any
 
-from om_proxy.agents.models import Price, find_price, find_small_model
+from om_proxy.agents.models import Price, find_price
 from om_proxy.proof.billing import (
     ANTHROPIC,
     ANTHROPIC_HOUR,
     OPENAI,
     BilledTokens,
-    CacheRules,
     bill_calls,
     price_in_dollars,
     sum_tokens,
@@ -31,6 +30,7 @@ from om_proxy.proof.playing import (
     Outcome,
     Play,
     Rates,
+    Subject,
     count_output,
     count_tokens,
     is_compacted,
@@ -45,49 +45,8 @@ from om_proxy.proof.playing import (
 LOW, MEASURED, HIGH = Rates("low", 3, 3), Rates("measured", 2.8, 18), Rates("high", 18, 18)
 RATES = (MEASURED, LOW, HIGH)
 DEFAULT_ACTOR = "gpt-5.4"
-SERVERS_BY_PREFIX = {
-    "claude": "https://api.anthropic.com/v1",
-    "gemini": "https://generativelanguage.googleapis.com/v1beta/openai",
-    "deepseek": "https://api.deepseek.com/v1",
-}
-OPENAI_SERVER = "https://api.openai.com/v1"
 # gets the number of plays that ended, and of all
 Progress = Callable[[int, int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """What the options say about every conversation."""
-
-    actor: str | None = None  # None: the recorded one
-    price: Price | None = None  # in place of the list price
-    settings: Mapping[str, Any] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """A conversation, and how it is billed."""
-
-    conversation: Conversation
-    calls: Sequence[Call]
-    actor: str
-    price: Price | None
-    meter: Meter
-    rules: CacheRules
-    lost: frozenset[int]
-    has_usage: bool
-    settings: Mapping[str, Any]
-
-    @property
-    def memory_models(self) -> dict[str, str]:
-        """The models that make notes: by `memory.model: auto`, the default, and by `inherit`."""
-        server = next(
-            (url for name, url in SERVERS_BY_PREFIX.items() if name in self.actor), OPENAI_SERVER
-        )
-        small = find_small_model(self.actor, server) or self.actor
-        return {"inherit": self.actor} if small == self.actor else {
-            "auto": small, "inherit": self.actor,
-        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +108,20 @@ def compute_ratio(bill: Bill, base: Bill) -> float:
 # ── how a conversation is billed ──────────────────────────────────────────────────────────────────
 
 
-def examine(conversation: Conversation, chosen: Chosen) -> Subject | None:
-    """Find out how to bill the conversation; None if it has no call with a reply."""
+def examine(
+    conversation: Conversation,
+    actor: str | None = None,
+    price: Price | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Subject | None:
+    """Find out how to bill the conversation; None if it has no call with a reply. Without an `actor`
+    the recorded one counts, without a `price` the list price."""
     calls = list_main_calls(conversation)
     if not calls:
         return None
     recorded = next((call.model for call in reversed(calls) if call.model), DEFAULT_ACTOR)
-    actor = chosen.actor or recorded
-    price = chosen.price or find_price(actor)
+    actor = actor or recorded
+    price = price or find_price(actor)
     has_usage = all(call.usage is not None for call in calls)
     is_hourly = any(call.usage and call.usage.hour_tokens for call in calls)
     rules = OPENAI
@@ -173,7 +138,7 @@ def examine(conversation: Conversation, chosen: Chosen) -> Subject | None:
         rules,
         list_lost(calls) if has_usage else frozenset(),
         has_usage,
-        keep_thresholds(chosen.settings or {}),
+        keep_thresholds(settings or {}),
     )
 
 
@@ -255,20 +220,7 @@ def list_plays(subject: Subject) -> Iterator[Play]:
     """Yield what is played of a conversation: with each memory model, notes of each length."""
     for model in subject.memory_models.values():
         for rates in RATES:
-            yield create_play(subject, model, rates)
-
-
-def create_play(subject: Subject, memory_model: str, rates: Rates) -> Play:
-    return Play(
-        subject.conversation,
-        subject.actor,
-        memory_model,
-        rates,
-        subject.meter,
-        subject.rules,
-        subject.lost,
-        subject.settings,
-    )
+            yield Play(subject, model, rates)
 
 
 def run_play(task: Play) -> Outcome:
@@ -278,15 +230,9 @@ def run_play(task: Play) -> Outcome:
 
 def replay(subjects: Sequence[Subject], on_progress: Progress | None = None) -> list[Result]:
     """Play all conversations and bill them. Those that memory makes dearer come first."""
-    plays = [(n, task) for n, subject in enumerate(subjects) for task in list_plays(subject)]
-    outcomes = {
-        (n, task.memory_model, task.rates.name): outcome
-        for (n, task), outcome in zip(
-            plays, run_plays([task for _, task in plays], on_progress), strict=True
-        )
-    }
-    results = [_conclude(subject, n, outcomes) for n, subject in enumerate(subjects)]
-    return sort_results(results)
+    plays = [task for subject in subjects for task in list_plays(subject)]
+    outcomes = iter(run_plays(plays, on_progress))
+    return sort_results([_conclude(subject, outcomes) for subject in subjects])
 
 
 def run_plays(plays: Sequence[Play], on_progress: Progress | None = None) -> list[Outcome]:
@@ -343,20 +289,16 @@ def _begin_worker() -> None:
     logs.configure_log("off")
 
 
-def _conclude(
-    subject: Subject, number: int, outcomes: Mapping[tuple[int, str, str], Outcome]
-) -> Result:
-    bills = {
-        name: {
-            rates.name: bill_outcome(outcomes[number, model, rates.name], subject, model)
-            for rates in RATES
+def _conclude(subject: Subject, outcomes: Iterator[Outcome]) -> Result:
+    """Bill what came of a conversation's plays, in the order of `list_plays`."""
+    bills: dict[str, dict[str, Bill]] = {}
+    degraded_count = 0
+    for name, model in subject.memory_models.items():
+        played = {rates: next(outcomes) for rates in RATES}
+        degraded_count += played[MEASURED].degraded_calls
+        bills[name] = {
+            rates.name: bill_outcome(outcome, subject, model) for rates, outcome in played.items()
         }
-        for name, model in subject.memory_models.items()
-    }
-    degraded_count = sum(
-        outcomes[number, model, MEASURED.name].degraded_calls
-        for model in subject.memory_models.values()
-    )
     return build_result(subject, bills, degraded_count)
 
 

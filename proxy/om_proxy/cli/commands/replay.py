@@ -33,10 +33,10 @@ from om_proxy.proof.conversation import Conversation
 from om_proxy.proof.evaluation.call_log import BudgetReached
 from om_proxy.proof.evaluation.models import Model, parse_model
 from om_proxy.proof.model_replay import ModelPlan, plan_model_replay, replay_with_model
-from om_proxy.proof.playing import list_main_calls
+from om_proxy.proof.playing import Subject, list_main_calls
 from om_proxy.proof.readers.records import read_head
 from om_proxy.proof.readers.registry import READERS, find_reader, list_names, read_history
-from om_proxy.proof.replay import Chosen, Result, Subject, examine, replay
+from om_proxy.proof.replay import Result, examine, replay
 from om_proxy.proof.replay_table import ReplayAnswer, describe_result, render_results
 from om_proxy.settings.config import load
 from om_proxy.settings.config.loading import read_file
@@ -50,7 +50,7 @@ MAX_SHORT_ID_CHARS = 40
 def run(options: argparse.Namespace) -> int:
     """Print one table of the largest conversations."""
     logs.configure_log("off")
-    chosen = Chosen(options.actor, read_price(options.price), read_rules(options.settings))
+    chosen = options.actor, read_price(options.price), read_rules(options.settings)
     model = read_model(options)
     skipped: list[str] = []
     with spool_stdin(options.path) as paths:
@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
             print_skipped(skipped)
             return DONE
         largest = heapq.nlargest(options.top, enumerate(recent), key=rank)
-        examined = [(path, examine(conversation, chosen)) for _, (path, conversation) in largest]
+        examined = [(path, examine(conversation, *chosen)) for _, (path, conversation) in largest]
     subjects = [(path, subject) for path, subject in examined if subject]
     print_skipped(skipped)
     if not subjects:
