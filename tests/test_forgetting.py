@@ -20,6 +20,7 @@ from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
+from om_proxy.memory.token_prices import Usage
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.storage.base import Store
@@ -55,8 +56,7 @@ class Repeating:
                 " ".join(sorted(set(CANARY_WORD_PATTERN.findall(texts(prompt)))) or ["nothing"])
             ),
             target.model,
-            9,
-            9,
+            Usage(9, 0, 0, 9),
         )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy.agents import models
-from om_proxy.agents.models import model_warnings, price_list, small_models
+from om_proxy.agents.models import price_list, small_models
 from om_proxy.cli.demo import figures
 
 ROOT = Path(__file__).parents[1]
@@ -96,7 +96,7 @@ def test_every_list_has_a_model_that_is_served(names: tuple[str, ...]) -> None:
     """Each name has a list price, and each list has a model that goes on for the time of the
     notice."""
     assert all(models.find_price(name) for name in names)
-    day = RELEASE_DAY + model_warnings.DEPRECATION_NOTICE
+    day = RELEASE_DAY + small_models.DEPRECATION_NOTICE
     ends = [models.find_deprecation_date(name) for name in names]
     assert any(end is None or end > day for end in ends), f"add to {names} in small_models.py"
 

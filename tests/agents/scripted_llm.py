@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from om_proxy.agents.model_access.llm import Answer, Prompt, Target
+from om_proxy.agents.models import Abilities
 from om_proxy.common.errors import ModelError
+from om_proxy.memory.token_prices import Usage
 
 
 @dataclass
@@ -25,7 +27,11 @@ class ScriptedLLM:
         step = self.steps.pop(0)
         if isinstance(step, ModelError):
             raise step
-        return Answer(step, target.model, 100, 10, 40, "stop") if isinstance(step, str) else step
+        return (
+            Answer(step, target.model, Usage(100, 40, 0, 10), "stop")
+            if isinstance(step, str)
+            else step
+        )
 
     @property
     def models(self) -> list[str]:
@@ -58,3 +64,7 @@ def bullets(*lines: str, extra: str = "") -> str:
 
 def named(names: Iterable[str]) -> list[Target]:
     return [Target(name) for name in names]
+
+
+def know_nothing(_model: str) -> Abilities:
+    return Abilities()

@@ -10,9 +10,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from om_proxy.agents.model_access.call_bill import CallBill, PaidCall
-from om_proxy.agents.model_access.llm import Abilities, Image, Target
-from om_proxy.agents.model_access.model_limits import UnknownAbilities
+from om_proxy.agents.model_access.llm import Image, Target
+from om_proxy.agents.model_access.retries import CallBill, PaidCall
+from om_proxy.agents.models import Abilities
 from om_proxy.agents.observer import Observer, ObserverTask
 from om_proxy.common.errors import ModelBusy, ModelError, PromptTooLong, Unusable
 from om_proxy.memory.token_prices import Usage
@@ -40,7 +40,7 @@ def observer(
         tokens=words,
         sleep=waits or Waits(),
         rng=Random(1),
-        abilities=lambda _model: known or UnknownAbilities(),
+        abilities=lambda _model: known or Abilities(),
     )
 
 
@@ -123,11 +123,9 @@ async def test_title() -> None:
 
 async def test_settings_are_clamped() -> None:
     """Output tokens are limited to the model's limit, and a refused temperature is left out."""
-    prompt, _ = await asked(TASK, known=UnknownAbilities(max_output=8_192, takes_temperature=False))
+    prompt, _ = await asked(TASK, known=Abilities(max_output=8_192, takes_temperature=False))
     assert (prompt.temperature, prompt.max_output_tokens) == (None, 8_192)
-    prompt, _ = await asked(
-        TASK, known=UnknownAbilities(max_output=200_000, takes_temperature=True)
-    )
+    prompt, _ = await asked(TASK, known=Abilities(max_output=200_000, takes_temperature=True))
     assert (prompt.temperature, prompt.max_output_tokens) == (0.3, 100_000)
 
 
@@ -146,16 +144,16 @@ async def test_a_model_that_thinks_thinks_little(
 ) -> None:
     """The effort is low, unless the operator wants another one."""
     prompt, _ = await asked(
-        TASK, known=UnknownAbilities(thinks=thinks), settings=Settings(reasoning_effort=effort)
+        TASK, known=Abilities(thinks=thinks), settings=Settings(reasoning_effort=effort)
     )
     assert prompt.reasoning_effort == sent
 
 
 async def test_the_limit_of_an_unknown_model() -> None:
     """It is small: a server adds it to the prompt, and its window may be small."""
-    prompt, _ = await asked(TASK, known=UnknownAbilities())
+    prompt, _ = await asked(TASK, known=Abilities())
     assert prompt.max_output_tokens == 8_192
-    prompt, text = await asked(replace(TASK, previous="word " * 20_000), known=UnknownAbilities())
+    prompt, text = await asked(replace(TASK, previous="word " * 20_000), known=Abilities())
     assert prompt.max_output_tokens == pytest.approx(len(text) // 4, abs=1)
     assert len(text) // 4 > 8_192
 
@@ -175,7 +173,7 @@ async def test_images(known: bool | None, via: Any, shown: bool) -> None:
     without; the placeholder is always there."""
     content = [{"type": "image_url", "image_url": {"url": PICTURE}}]
     task = ObserverTask(messages=messages(user(content)))
-    prompt, text = await asked(task, Target("a", via), UnknownAbilities(takes_images=known))
+    prompt, text = await asked(task, Target("a", via), Abilities(takes_images=known))
     assert (Image(PICTURE) in prompt.user) is shown
     assert "[Image #1: image/png]" in text
     if shown:

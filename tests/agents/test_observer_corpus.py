@@ -27,7 +27,7 @@ from tests.agents.corpus import HONEST, UNUSABLE, USABLE, Entry
 from tests.agents.corpus.forms import long
 from tests.agents.corpus.wordlist import sentence
 from tests.agents.messages import messages, user
-from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, words
+from tests.agents.scripted_llm import ScriptedLLM, Waits, bullets, know_nothing, words
 from tests.memory.building import KEY, chat, chunk
 from tests.support.counting import TIMES, count_lines_run, measure_cpu_s
 from tests.support.long_forms import IS_LONG
@@ -125,7 +125,7 @@ async def observed(llm: ScriptedLLM, entry: Entry) -> Observed:
     task = ObserverTask(
         messages=(replace(said, tokens=entry.source_tokens - MESSAGE_FRAMING_TOKENS),)
     )
-    observer = Observer(llm, tokens=words, sleep=Waits(), rng=Random(1))
+    observer = Observer(llm, tokens=words, abilities=know_nothing, sleep=Waits(), rng=Random(1))
     return await observer.observe(task, [OBSERVER_TARGET], SETTINGS)
 
 

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from om_proxy.agents import wording
-from om_proxy.agents.model_access.call_bill import CallBill
 from om_proxy.agents.model_access.dialect import write_body
 from om_proxy.agents.model_access.llm import Answer, Target
+from om_proxy.agents.model_access.retries import CallBill
 from om_proxy.agents.reflector import Reflected, Reflector, compute_requested_tokens
 from om_proxy.common.errors import CutOff, ModelBusy, ModelError, Unusable
 from om_proxy.memory.notes.cut_off import Finish
 from om_proxy.memory.token_prices import Usage
-from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
+from tests.agents.scripted_llm import ScriptedLLM, Waits, know_nothing, texts, words
 from tests.agents.test_observer import Settings
 
 
@@ -28,7 +28,7 @@ async def reflect(
     *steps: str | Answer | ModelError, target: int = 40, bill: CallBill | None = None
 ) -> tuple[Reflected, ScriptedLLM]:
     llm = ScriptedLLM.of(*steps)
-    reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
+    reflector = Reflector(llm, tokens=words, abilities=know_nothing, sleep=Waits(), rng=Random(1))
     made = await reflector.reflect(
         "word " * 100,
         target_tokens=target,
@@ -51,7 +51,9 @@ async def test_accepted_at_once() -> None:
 async def test_the_prompt() -> None:
     """The log is in a fence that its text cannot close."""
     llm = ScriptedLLM.of(sized(4))
-    await Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1)).reflect(
+    await Reflector(
+        llm, tokens=words, abilities=know_nothing, sleep=Waits(), rng=Random(1)
+    ).reflect(
         "* a </previous-observations> b c d",
         target_tokens=40,
         instruction="Keep allergies.",
@@ -153,7 +155,7 @@ def wordy(size: int) -> str:
 async def test_the_next_model_is_asked_after_an_unusable_answer() -> None:
     """A list's next model gets the second try; after the last model comes the first again."""
     llm = ScriptedLLM.of("", "", WHOLE)
-    reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
+    reflector = Reflector(llm, tokens=words, abilities=know_nothing, sleep=Waits(), rng=Random(1))
     made = await reflector.reflect(
         "word " * 100,
         target_tokens=40,

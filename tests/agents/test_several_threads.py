@@ -14,14 +14,14 @@ import pytest
 
 from om_proxy.agents import wording
 from om_proxy.agents.model_access.llm import Answer, Image, Target
-from om_proxy.agents.model_access.model_limits import UnknownAbilities
+from om_proxy.agents.models import Abilities
 from om_proxy.agents.observer import Observed, ObserverTask
 from om_proxy.agents.reflector import Reflected, Reflector
 from om_proxy.common.errors import CutOff, ModelBusy, ModelError, PromptTooLong, Unusable
 from om_proxy.memory.notes import sections
 from om_proxy.memory.notes.cut_off import Finish
 from tests.agents.messages import assistant, messages, user
-from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
+from tests.agents.scripted_llm import ScriptedLLM, Waits, know_nothing, texts, words
 from tests.agents.test_observer import PICTURE, Settings, observer
 from tests.memory.sharing import LABELS
 
@@ -104,7 +104,7 @@ async def test_images_are_named_by_their_thread() -> None:
         VANS, messages=messages(user([{"type": "image_url", "image_url": {"url": PICTURE}}]))
     )
     llm = ScriptedLLM.of(BOTH)
-    await observer(llm, UnknownAbilities(takes_images=True)).observe_together(
+    await observer(llm, Abilities(takes_images=True)).observe_together(
         {A: seen, B: seen}, [Target("a")], Settings()
     )
     user_parts = llm.asked[0][1].user
@@ -211,7 +211,7 @@ LOG = sections.render_sections(
 
 async def reflect(*steps: str, labels: Any = (A, B)) -> tuple[Reflected, ScriptedLLM]:
     llm = ScriptedLLM.of(*steps)
-    reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
+    reflector = Reflector(llm, tokens=words, abilities=know_nothing, sleep=Waits(), rng=Random(1))
     made = await reflector.reflect(
         LOG,
         target_tokens=60,

@@ -32,7 +32,7 @@ from om_proxy.observability.logs import BufferedLineWriter, render_json_line
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, message_text
 from om_proxy.wire.apis.message_parts import summarize_message
 from tests.agents.messages import assistant, messages, result, user
-from tests.agents.scripted_llm import ScriptedLLM, Waits, texts, words
+from tests.agents.scripted_llm import ScriptedLLM, Waits, know_nothing, texts, words
 from tests.agents.test_observer import Settings
 from tests.e2e.running import run_with_scripted_models
 from tests.e2e.tenancy.world import Minds
@@ -144,7 +144,7 @@ def test_nobody_else_speaks(sink: Sink, left: int) -> None:
 
 async def asked_observer(text: str) -> str:
     llm = ScriptedLLM.of(f"<observations>\n* 🔴 (10:00) {HARMLESS}\n</observations>")
-    observer = Observer(llm, tokens=words, sleep=Waits(), rng=Random(1))
+    observer = Observer(llm, tokens=words, abilities=know_nothing, sleep=Waits(), rng=Random(1))
     known = {"previous": text, "task": text, "title": text, "want_title": True}
     task = ObserverTask(messages=messages(user(text), user(HARMLESS * 9)), **known)  # type: ignore[arg-type] # by name
     await observer.observe(task, [Target("a")], Settings())
@@ -153,7 +153,7 @@ async def asked_observer(text: str) -> str:
 
 async def asked_reflector(text: str) -> str:
     llm = ScriptedLLM.of("<observations>\n* 🔴 (10:00) x\n</observations>")
-    reflector = Reflector(llm, tokens=words, sleep=Waits(), rng=Random(1))
+    reflector = Reflector(llm, tokens=words, abilities=know_nothing, sleep=Waits(), rng=Random(1))
     await reflector.reflect(
         f"{text}\n{HARMLESS * 9}",
         target_tokens=40,

@@ -39,6 +39,7 @@ from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.wire.apis.api import Reply
 from om_proxy.wire.server.capacity.budget import MemoryBudget
 from om_proxy.wire.upstream import Upstream
+from tests.agents.scripted_llm import know_nothing
 from tests.simulation.actor import EXCHANGE
 from tests.simulation.minds import Surprise
 from tests.simulation.promises import Violation
@@ -85,8 +86,8 @@ class Process:
         guard.world = world
         worker = WatchedWorker(
             memories,
-            Observer(world.minds, tokens=catalogue.tokens, rng=rng),
-            Reflector(world.minds, tokens=catalogue.tokens, rng=rng),
+            Observer(world.minds, abilities=know_nothing, tokens=catalogue.tokens, rng=rng),
+            Reflector(world.minds, abilities=know_nothing, tokens=catalogue.tokens, rng=rng),
             catalogue.tokens,
             policies,
             guard,

@@ -24,13 +24,14 @@ from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext, PolicyInForce
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key, Memory, Message
+from om_proxy.memory.token_prices import Usage
 from om_proxy.observability.fact_lines import FactLines
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.config import Settings, parse
 from om_proxy.storage.base import Store
 from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from tests.agents.scripted_llm import bullets, texts, words
+from tests.agents.scripted_llm import bullets, know_nothing, texts, words
 from tests.e2e.running import Clock
 from tests.memory.building import KEY, chat, chunk
 from tests.support.policies import build_policies
@@ -82,7 +83,7 @@ class ScriptedModels:
             return (
                 text
                 if isinstance(text, Answer)
-                else Answer(text, target.model, 100, 10, finish="stop")
+                else Answer(text, target.model, Usage(100, 0, 0, 10), finish="stop")
             )
         finally:
             self.under_way -= 1
@@ -165,8 +166,8 @@ async def open_parts(
     guard = WorkGuard(memories, policies, clock=clock, jitter=lambda: 0.0)
     worker = MemoryWorker(
         memories,
-        Observer(asked, tokens=words, sleep=skip_sleep, rng=Random(1)),
-        Reflector(asked, tokens=words, sleep=skip_sleep, rng=Random(1)),
+        Observer(asked, abilities=know_nothing, tokens=words, sleep=skip_sleep, rng=Random(1)),
+        Reflector(asked, abilities=know_nothing, tokens=words, sleep=skip_sleep, rng=Random(1)),
         words,
         policies,
         guard,

@@ -10,10 +10,9 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from om_proxy.agents import wording
-from om_proxy.agents.memory_agent import MemoryAgent
-from om_proxy.agents.model_access.call_bill import CallBill
+from om_proxy.agents.memory_agent import MemoryAgent, can_show_images, clamp_prompt
 from om_proxy.agents.model_access.llm import Answer, Image, ModelSettings, Prompt, Target
-from om_proxy.agents.model_access.model_limits import can_show_images, clamp_prompt
+from om_proxy.agents.model_access.retries import CallBill
 from om_proxy.agents.transcript_text import RenderedTranscript, render_transcript
 from om_proxy.common.errors import CutOff, Unusable
 from om_proxy.memory.escaping import escape

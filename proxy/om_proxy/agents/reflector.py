@@ -13,10 +13,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from om_proxy.agents import wording
-from om_proxy.agents.memory_agent import MemoryAgent
-from om_proxy.agents.model_access.call_bill import CallBill
+from om_proxy.agents.memory_agent import MemoryAgent, clamp_prompt
 from om_proxy.agents.model_access.llm import Answer, ModelSettings, Prompt, Target
-from om_proxy.agents.model_access.model_limits import clamp_prompt
+from om_proxy.agents.model_access.retries import CallBill
 from om_proxy.common.errors import BrokenAnswer, CutOff, ModelError, Oversized, Unusable
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.notes import sections

@@ -86,7 +86,11 @@ def test_an_error_without_end(where: str) -> None:
 def test_usage(usage: Any, counts: tuple[int, int, int]) -> None:
     """The usage is what the server reports, else 0."""
     answer = read(completion({"content": "x"}, usage=usage))
-    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == counts
+    assert (
+        answer.usage.input_tokens,
+        answer.usage.output_tokens,
+        answer.usage.cached_tokens,
+    ) == counts
 
 
 def test_model() -> None:

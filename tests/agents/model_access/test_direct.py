@@ -82,7 +82,11 @@ async def test_an_answer(direct: Direct) -> None:
         answer = await direct.complete(target, PROMPT)
     assert (answer.text, answer.model) == ("noted", "m-1")
     assert len(server.seen[0].header(b"host")) == 1
-    assert (answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (9, 2, 4)
+    assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.cached_tokens) == (
+        9,
+        2,
+        4,
+    )
     (seen,) = server.seen
     assert seen.line == b"POST /v1/chat/completions HTTP/1.1"
     assert seen.header(b"api-key") == [b"k1"]
@@ -158,7 +162,7 @@ async def test_a_server_that_only_streams(direct: Direct) -> None:
     async with run_upstream_server(script) as server:
         for calls in (5, 6):
             answer = await direct.complete(Target("m", base_url=server.base), PROMPT)
-            assert (answer.text, answer.finish, answer.input_tokens) == ("noted", "stop", 9)
+            assert (answer.text, answer.finish, answer.usage.input_tokens) == ("noted", "stop", 9)
             assert len(server.seen) == calls
 
 

@@ -21,7 +21,7 @@ from om_proxy.agents.model_access.credentials import KEY_VARIABLES
 from om_proxy.agents.model_access.dialect import IMAGE_NOT_SHOWN
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
 from om_proxy.agents.model_access.llm import Image, Prompt, Target
-from om_proxy.agents.model_access.model_limits import UnknownAbilities
+from om_proxy.agents.models import Abilities
 from om_proxy.agents.observer import Observer, ObserverTask
 from om_proxy.common.errors import ModelBusy, ModelError, PromptTooLong
 from tests.agents.messages import messages, user
@@ -119,7 +119,12 @@ async def test_an_answer(litellm: LiteLLM) -> None:
             longest, turned = max(longest, time.thread_time() - turned), time.thread_time()
         used = time.process_time() - begun
         answer = await asking
-    assert (answer.text, answer.input_tokens, answer.output_tokens, answer.cached_tokens) == (
+    assert (
+        answer.text,
+        answer.usage.input_tokens,
+        answer.usage.output_tokens,
+        answer.usage.cached_tokens,
+    ) == (
         "noted",
         9,
         2,
@@ -304,7 +309,7 @@ async def test_addresses_in_messages(litellm: LiteLLM, looked_up: list[str], mod
         tokens=words,
         sleep=Waits(),
         rng=Random(1),
-        abilities=lambda _model: UnknownAbilities(takes_images=True),
+        abilities=lambda _model: Abilities(takes_images=True),
     )
     answer = script_answer(
         orjson.dumps(IN_THEIR_LANGUAGE[model]), b"Content-Type: application/json"

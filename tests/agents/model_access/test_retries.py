@@ -8,12 +8,13 @@ from random import Random
 
 import pytest
 
-from om_proxy.agents.model_access.call_bill import CallBill, PaidCall
 from om_proxy.agents.model_access.llm import Answer, Prompt, Target
 from om_proxy.agents.model_access.retries import (
     GUESS_AGAIN_AFTER_S,
     MAX_WAIT_S,
+    CallBill,
     ModelCaller,
+    PaidCall,
     schedule_tries,
 )
 from om_proxy.common.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong

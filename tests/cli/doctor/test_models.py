@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.agents import local_embedding
-from om_proxy.agents.models import model_warnings
+from om_proxy.agents import embedding
+from om_proxy.agents.models import small_models
 from om_proxy.cli import main
 from om_proxy.cli.doctor.models import (
     describe_chosen_models,
@@ -118,7 +118,7 @@ def test_a_model_whose_snapshots_end_is_warned_of(
     monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """So is an actor that makes its own notes."""
-    monkeypatch.setattr(model_warnings, "read_today", lambda: date(2026, 10, 12))
+    monkeypatch.setattr(small_models, "read_today", lambda: date(2026, 10, 12))
     settings = parse(f"memory: {{model: {name}}}")
     (found,) = list_memory_model_warnings(settings, settings.effective("gpt-5-mini"), "gpt-5-mini")
     assert "ends it on 2026-12-11" in found
@@ -225,7 +225,7 @@ def test_a_missing_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_embedding, "find_spec", lambda name: None)
+    monkeypatch.setattr(embedding, "find_spec", lambda name: None)
     faults = list_vector_faults(set_model("openai/e"), {"OPENAI_API_KEY": "k"})
     assert faults == [
         "retrieval.vector needs numpy: install the extra: "

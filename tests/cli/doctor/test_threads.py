@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.agents.model_access.failures import build_model_error
+from om_proxy.agents.model_access.completion import build_model_error
 from om_proxy.cli.doctor.threads import (
     CAUSES_BY_CODE,
     MAX_WAITING_S,

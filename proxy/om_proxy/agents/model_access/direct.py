@@ -11,9 +11,13 @@ from urllib.parse import urlsplit, urlunsplit
 import httpx
 import orjson
 
-from om_proxy.agents.model_access.completion import read_answer, read_reply
+from om_proxy.agents.model_access.completion import (
+    build_model_error,
+    read_answer,
+    read_error_text,
+    read_reply,
+)
 from om_proxy.agents.model_access.dialect import list_additions, write_body
-from om_proxy.agents.model_access.failures import build_model_error, read_error_text
 from om_proxy.agents.model_access.llm import Answer, Prompt, Target
 from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BrokenAnswer, ModelBusy, ModelError

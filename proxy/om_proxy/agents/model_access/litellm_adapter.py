@@ -23,9 +23,8 @@ from typing import Any
 
 import httpx
 
-from om_proxy.agents.model_access.completion import read_completion
+from om_proxy.agents.model_access.completion import build_model_error, read_completion
 from om_proxy.agents.model_access.dialect import write_body
-from om_proxy.agents.model_access.failures import build_model_error
 from om_proxy.agents.model_access.llm import Answer, Prompt, Target
 from om_proxy.common.errors import BrokenAnswer, ModelBusy, ModelError
 

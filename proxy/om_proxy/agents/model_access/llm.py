@@ -8,8 +8,10 @@ from typing import Any, Literal, Protocol
 
 from om_proxy.common.apis import ApiName
 from om_proxy.memory.notes.cut_off import Finish
+from om_proxy.memory.token_prices import Usage
 
 Via = Literal["direct", "litellm"]
+NO_USAGE = Usage()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,17 +36,13 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A model's answer. `cached_tokens` and `cache_write_tokens` are parts of `input_tokens`. All
-    figures are 0 if the server reports no usage. `finish`: how the model ended the answer, as far as
-    the server says."""
+    """A model's answer. All figures of `usage` are 0 if the server reports none. `finish`: how the
+    model ended the answer, as far as the server says."""
 
     text: str = field(repr=False)
     model: str
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
+    usage: Usage = NO_USAGE
     finish: Finish = "unknown"
-    cache_write_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """Ask a list of models until one answers: three tries in all, or one for each model of a longer
-list. A model is asked again after a random wait, or the wait that its server names."""
+list. A model is asked again after a random wait, or the wait that its server names. Each call that its provider
+bills is noted, whatever becomes of the answer."""
 
 from __future__ import annotations
 
@@ -7,11 +8,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
+from typing import NamedTuple
 
-from om_proxy.agents.model_access.call_bill import CallBill
 from om_proxy.agents.model_access.llm import LLM, Answer, Prompt, Target
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.common.errors import BrokenAnswer, ModelBusy, ModelError, PromptTooLong
+from om_proxy.memory.token_prices import Usage
 
 MAX_TRIES = 3  # docs/contributing/behaviour.md#failures; in a longer list every model gets one
 # the first wait is drawn from [0, FIRST_WAIT_S], each further one from twice that
@@ -23,6 +25,52 @@ UNKNOWN_MODEL_STATUSES = frozenset({400, 403, 404, 422})
 # a guessed model that was refused is guessed again after this time
 GUESS_AGAIN_AFTER_S = 3_600.0
 MAX_REFUSED_GUESSES = 1_024
+CHARS_PER_TOKEN = 4  # of a text that is not counted
+
+
+class PaidCall(NamedTuple):
+    """One call of one model."""
+
+    model: str  # as it was asked for
+    usage: Usage
+    is_estimated: bool  # the server reported no usage
+
+
+class CallBill:
+    """The calls that one piece of memory work has paid for. A cut-off or unusable answer is paid
+    for like any other. A request that a server refused is not."""
+
+    def __init__(self) -> None:
+        self.tries = 0  # refused ones included
+        self.calls: list[PaidCall] = []
+
+    @property
+    def usage(self) -> Usage:
+        return sum((call.usage for call in self.calls), Usage())
+
+    def add_answer(
+        self, target: Target, prompt: Prompt, answer: Answer, count_tokens: Callable[[str], int]
+    ) -> None:
+        """Note a call with an answer. Its tokens are counted if the server reports none."""
+        told = answer.usage
+        usage = Usage(
+            told.input_tokens or sum(map(count_tokens, _list_texts(prompt))),
+            told.cached_tokens,
+            told.cache_write_tokens,
+            told.output_tokens or count_tokens(answer.text),
+        )
+        is_estimated = not (told.input_tokens and told.output_tokens)
+        self.calls.append(PaidCall(target.model, usage, is_estimated))
+
+    def add_unanswered(self, target: Target, prompt: Prompt) -> None:
+        """Note a call whose answer broke off, or was given up. Its prompt was read; how much the
+        model wrote is not known."""
+        chars = sum(map(len, _list_texts(prompt)))
+        self.calls.append(PaidCall(target.model, Usage(chars // CHARS_PER_TOKEN), True))
+
+
+def _list_texts(prompt: Prompt) -> list[str]:
+    return [prompt.system, *(part for part in prompt.user if isinstance(part, str))]
 
 
 class ModelCaller:

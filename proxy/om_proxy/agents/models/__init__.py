@@ -8,7 +8,6 @@ from om_proxy.agents.models.encodings import (
     find_encoding_name,
     load_ranks,
 )
-from om_proxy.agents.models.model_warnings import list_model_warnings
 from om_proxy.agents.models.price_list import (
     Abilities,
     Price,
@@ -19,7 +18,11 @@ from om_proxy.agents.models.price_list import (
     find_similar_name,
     list_providers,
 )
-from om_proxy.agents.models.small_models import choose_default_model, find_small_model
+from om_proxy.agents.models.small_models import (
+    choose_default_model,
+    find_small_model,
+    list_model_warnings,
+)
 
 __all__ = [
     "Abilities",

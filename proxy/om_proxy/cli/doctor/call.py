@@ -8,12 +8,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from om_proxy.agents.model_access.call_bill import CallBill
 from om_proxy.agents.model_access.credentials import find_key, is_subscription_key
 from om_proxy.agents.model_access.direct import Direct
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
 from om_proxy.agents.model_access.llm import LLM, Answer, Prompt, Routed, Target
-from om_proxy.agents.model_access.retries import UNKNOWN_MODEL_STATUSES
+from om_proxy.agents.model_access.retries import UNKNOWN_MODEL_STATUSES, CallBill
 from om_proxy.agents.model_access.targets import choose_model, choose_targets
 from om_proxy.agents.models import (
     TokenCounter,

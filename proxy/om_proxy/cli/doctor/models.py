@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from om_proxy.agents.embedding import LOCAL_PREFIX
-from om_proxy.agents.local_embedding import (
+from om_proxy.agents.embedding import (
     COMPARING_MODULES,
     INSTALL_HINT,
+    LOCAL_PREFIX,
     find_file_fault,
     list_missing_modules,
 )

@@ -41,7 +41,7 @@ def collect_calls(parts: Parts) -> list[MemoryCallEnded]:
 
 async def test_an_answer_is_reported_with_its_usage() -> None:
     """The tokens of every try count, and the model is the one that answered."""
-    answer = Answer(NOTES, "memory-model-2026", 900, 40, 300, finish="stop")
+    answer = Answer(NOTES, "memory-model-2026", Usage(900, 300, 0, 40), finish="stop")
     async with open_parts(ModelBusy("busy"), answer) as p:
         calls = collect_calls(p)
         await p.store_tail(chat(4, 50))
@@ -84,7 +84,7 @@ CALL = TokenPrices(150_000, 75_000, 150_000, 600_000)
 
 
 def told(text: str, finish: Finish = "stop") -> Answer:
-    return Answer(text, "gpt-4o-mini-2024-07-18", 10_000, 500, 4_000, finish)
+    return Answer(text, "gpt-4o-mini-2024-07-18", Usage(10_000, 4_000, 0, 500), finish)
 
 
 COST_OF_CALL = price_tokens(Tokens(6_000, 4_000, 0, 500), CALL)

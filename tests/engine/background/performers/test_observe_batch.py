@@ -19,6 +19,7 @@ from om_proxy.engine.background.performers.observe_batch import MAX_CALLS_PER_RE
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.model import Key, Style, resource_key
+from om_proxy.memory.token_prices import Usage
 from om_proxy.observability.facts import Fact, MemoryCallEnded
 from om_proxy.storage.values.stored_rows import Backlog
 from tests.memory.building import KEY, chat
@@ -122,7 +123,7 @@ async def test_threads_that_were_asked_about_together_back_off_together() -> Non
 async def test_threads_that_were_asked_about_together_share_the_cost() -> None:
     """Their one call is paid for once: each has a share, also of a call that brought nothing."""
     for answer in (NOTES, ""):
-        steps = [Answer(answer, "m", 1_001, 100, finish="stop")] * 2
+        steps = [Answer(answer, "m", Usage(1_001, 0, 0, 100), finish="stop")] * 2
         settings = ALONE.replace("300,", "10000,")
         async with open_parts(*steps, settings=settings) as p:
             paid: list[Account] = []
@@ -144,7 +145,7 @@ async def test_a_call_for_several_threads_counts_on_one_side() -> None:
     """It stands under the saving if one of them does; its shares stand where the call does."""
     mixed: tuple[Style, ...] = ("thin", "full", "thin")
     for styles, history in ((mixed, "full"), (("thin",) * 3, "partial")):
-        answer = Answer(NOTES, "m", 1_001, 100, finish="stop")
+        answer = Answer(NOTES, "m", Usage(1_001, 0, 0, 100), finish="stop")
         settings = ALONE.replace("300,", "10000,")
         async with open_parts(*[answer] * 2, settings=settings) as p:
             calls: list[MemoryCallEnded] = []
@@ -176,7 +177,9 @@ async def test_a_call_for_several_threads_counts_on_one_side() -> None:
 async def test_a_turn_while_the_backlog_is_read_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its commit makes the shared log due; the look that read the backlog before sets another time.
     Nobody else would look until the resource's next turn."""
-    async with open_parts(Answer(NOTES, "m", 10, 10, finish="stop"), settings=ALONE) as p:
+    async with open_parts(
+        Answer(NOTES, "m", Usage(10, 0, 0, 10), finish="stop"), settings=ALONE
+    ) as p:
         store, reads = p.memories.store, list[int]()
         read = store.resource_backlog
 
@@ -206,7 +209,9 @@ async def test_a_process_that_is_killed_in_its_look_leaves_the_log_due(
 ) -> None:
     """A turn makes the shared log due after the backlog was read. Whichever statement of the look is
     the last of its process, another process still finds the log due."""
-    async with open_parts(Answer(NOTES, "m", 10, 10, finish="stop"), settings=ALONE) as p:
+    async with open_parts(
+        Answer(NOTES, "m", Usage(10, 0, 0, 10), finish="stop"), settings=ALONE
+    ) as p:
         store, log_key = p.memories.store, resource_key(KEY)
         read, set_due, statements = store.resource_backlog, store.set_due, count(1)
 

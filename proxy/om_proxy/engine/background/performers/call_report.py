@@ -12,8 +12,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from om_proxy.agents.model_access.call_bill import CallBill, PaidCall
 from om_proxy.agents.model_access.llm import Target
+from om_proxy.agents.model_access.retries import CallBill, PaidCall
 from om_proxy.common.errors import Conflict, StorageError, Unwritable
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.memory_cache.memory_events import create_cycle_id

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.agents import local_embedding
-from om_proxy.agents.local_embedding import LocalModels
+from om_proxy.agents import embedding
+from om_proxy.agents.embedding import LocalModels
 from om_proxy.common.errors import ModelError
 from tests.agents.onnx_file import write_model
 
@@ -61,6 +61,6 @@ async def test_a_failing_model_quotes_no_text(models: LocalModels, tmp_path: Pat
 async def test_a_missing_package_is_named(
     models: LocalModels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_embedding, "MODULES", ("numpy", "no_such_package"))
+    monkeypatch.setattr(embedding, "MODULES", ("numpy", "no_such_package"))
     with pytest.raises(ModelError, match=r"needs no_such_package.*\[vectors\]"):
         await models.embed_texts(str(write_model(tmp_path, TOKEN_VECTORS)), ["cat"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.agents.model_access.call_bill import CallBill, PaidCall
 from om_proxy.agents.model_access.llm import Answer, Image, Prompt, Target
+from om_proxy.agents.model_access.retries import CallBill, PaidCall
 from om_proxy.memory.token_prices import Usage
 from tests.agents.scripted_llm import words
 
@@ -16,9 +16,12 @@ PROMPT = Prompt("be exact", ("one two three", Image("https://h/x.png")))
 @pytest.mark.parametrize(
     ("answer", "paid"),
     [
-        (Answer("t", "a-2", 90, 8, 40, "stop", 20), PaidCall("a", Usage(90, 40, 20, 8), False)),
+        (
+            Answer("t", "a-2", Usage(90, 40, 20, 8), "stop"),
+            PaidCall("a", Usage(90, 40, 20, 8), False),
+        ),
         (Answer("two words", "a-2"), PaidCall("a", Usage(5, 0, 0, 2), True)),
-        (Answer("two words", "a-2", 90), PaidCall("a", Usage(90, 0, 0, 2), True)),
+        (Answer("two words", "a-2", Usage(90)), PaidCall("a", Usage(90, 0, 0, 2), True)),
     ],
     ids=["reported", "not reported", "half reported"],
 )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.agents.model_access.failures import build_model_error, read_retry_after
+from om_proxy.agents.model_access.completion import build_model_error, read_retry_after
 from om_proxy.common.errors import ModelBusy, ModelError, PromptTooLong
 
 NOW = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
