@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.cli.commands.rekey_tenant import rekey_tenant
+from om_proxy.cli.commands.store_moving import move_tenant
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -94,7 +94,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 async def moved(folder: Path, old: str = OLD, new: str = NEW) -> int:
     store = await SqliteStore.open(folder / "om.db")
     try:
-        return await rekey_tenant(store, old, new)
+        return await move_tenant(store, old, new)
     finally:
         await store.close()
 
@@ -209,9 +209,9 @@ async def test_there_and_back(told: Told, tmp_path: Path) -> None:
     folder = copied(told, tmp_path / "om")
     store = await SqliteStore.open(folder / "om.db")
     before = [await contents(store, info.key) for info in await store.threads(None)]
-    assert await rekey_tenant(store, OLD, NEW) == 0
-    assert await rekey_tenant(store, OLD, NEW) == 4
-    assert await rekey_tenant(store, NEW, OLD) == 0
+    assert await move_tenant(store, OLD, NEW) == 0
+    assert await move_tenant(store, OLD, NEW) == 4
+    assert await move_tenant(store, NEW, OLD) == 0
     assert [await contents(store, info.key) for info in await store.threads(None)] == before
     await store.close()
 

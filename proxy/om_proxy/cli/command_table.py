@@ -61,7 +61,7 @@ RUNNING_COMMANDS = (
         "A worker reads the servers' configuration. At server.host and server.port it answers /healthz, /readyz and "
         "/metrics; beside a server on the same machine it needs a --port of its own.",
     ),
-    Command("check", "show the settings in force for a model, and what needs attention", "check.run", (
+    Command("check", "show the settings in force for a model, and what needs attention", "configuration.check", (
         CONFIG,
         option("--model", "the actor's model, as the client names it"),
         option("--resource", "the resource, as the client names it"),
@@ -71,7 +71,7 @@ RUNNING_COMMANDS = (
         "Show the settings in force for a model, and what needs attention. No store is opened and no model server "
         "asked: `om-proxy doctor` does both.",
     ),
-    Command("init", "write an annotated configuration file for you to edit", "init.run", (
+    Command("init", "write an annotated configuration file for you to edit", "configuration.init", (
         option("[PATH]", "the file to write (default: %(default)s)", default="config/om-proxy.yaml"),
     )),
     Command("doctor", "find what does not work: settings, servers, credentials, store, failing threads", "doctor.run", (
@@ -104,7 +104,7 @@ RUNNING_COMMANDS = (
         "Play a conversation of five working days, with memory and without. It needs no key and no network: the models "
         "are scripted, and everything between them and the client is real.",
     ),
-    Command("token", "make an X-OM-Token, which gives a user access to their own threads only", "token.run", (
+    Command("token", "make an X-OM-Token, which gives a user access to their own threads only", "configuration.print_token", (
         CONFIG,
         option("--resource", "the user, as X-OM-Resource would name them", required=True),
         option("--thread", "the only thread it opens; default: all of the resource"),
@@ -124,7 +124,7 @@ READING_COMMANDS = (
                choices=("recent", "name"), default="recent"),
         *PAGE,
     )),
-    Command("messages", "show the messages of a thread, and what became of each", "messages.print_messages", (
+    Command("messages", "show the messages of a thread, and what became of each", "threads.print_messages", (
         *ABOUT_THREAD,
         option("--after N", "only messages behind number N", type=int, default=0),
         option("--through N", "only messages up to number N", type=int),
@@ -133,7 +133,7 @@ READING_COMMANDS = (
         flag("--excerpt", "only the beginning of each message"),
         *PAGE,
     ), asks="GET /threads/{thread}/messages"),
-    Command("search", "search the messages of threads, or their notes, by words", "messages.search", (
+    Command("search", "search the messages of threads, or their notes, by words", "threads.search", (
         CONFIG,
         TENANT,
         resource_option("only this resource"),
@@ -144,7 +144,7 @@ READING_COMMANDS = (
                dest="searched", choices=("messages", "notes"), default="messages"),
         limit_option(20, most=100),
     )),
-    Command("context", "show what would go upstream now; nothing is stored, and no model is called", "context.show", (
+    Command("context", "show what would go upstream now; nothing is stored, and no model is called", "threads.show_context", (
         *ABOUT_THREAD,
         option("--text", "the next message; without it, three dots stand for it", default="…"),
         option("--request FILE", "a chat request in JSON, as a client would send it; `-` reads it from stdin"),
@@ -182,7 +182,7 @@ MOVING_COMMANDS = (
         "Remove a thread's messages and all notes about it. The server may be running: the thread is gone for it at once. "
         "With --all and without THREAD, remove the resource of --resource, or else the whole tenant of --tenant.",
     ),
-    Command("export", "write everything stored, one JSON record a line", "export.export", (
+    Command("export", "write everything stored, one JSON record a line", "exports.export", (
         CONFIG,
         TENANT,
         RESOURCE,
@@ -196,7 +196,7 @@ MOVING_COMMANDS = (
         "Write everything stored of a thread, of a resource (--resource without THREAD), or of a tenant. Without --output "
         "it is written to standard output.",
     ),
-    Command("import", "read an export into the store, or conversations of another program", "import_.run", (
+    Command("import", "read an export into the store, or conversations of another program", "exports.import_", (
         CONFIG,
         option("FILE", "what om-proxy export has written; with --from, one or more histories of the program", nargs="+"),
         option("--from PROGRAM", "the program whose history it is: chatgpt, claude-ai, open-webui, librechat, opencode, "
@@ -231,39 +231,39 @@ NOTES_COMMANDS = (
         option("--generation N", "show the notes of an older generation", type=int),
         flag("--generations", "list the stored generations"),
     )),
-    Command("edit", "give a note other words", "note_changes.edit", (
+    Command("edit", "give a note other words", "notes.edit", (
         *ABOUT_NOTE,
         option("--text", "the new words, 1 to 20 000 characters"),
         ),
         "Give a note other words. Without --text, they are read from standard input or, on a terminal, from the editor "
         "that EDITOR names.",
     ),
-    Command("withdraw", "take a note away from the model", "note_changes.withdraw", (
+    Command("withdraw", "take a note away from the model", "notes.withdraw", (
         *ABOUT_NOTE,
         flag("--forget", "erase its words in older generations too; nothing brings them back"),
         ),
         "Take a note away from the model. The messages of an entry stay covered: the model reads neither the note nor "
         "them. A dropped chunk's messages are read again.",
     ),
-    Command("undo", "take back the newest reflection, edit or withdrawal of notes", "note_changes.undo", (
+    Command("undo", "take back the newest reflection, edit or withdrawal of notes", "notes.undo", (
         *ABOUT_THREAD,
         flag("--yes", "do not ask before a reflection is taken back"),
         IF_VERSION,
     )),
-    Command("pins", "list the notes that people pinned to a thread", "note_changes.print_pins", ABOUT_THREAD,
+    Command("pins", "list the notes that people pinned to a thread", "notes.print_pins", ABOUT_THREAD,
             asks="GET /threads/{thread}/pins"),
-    Command("pin", "pin a note that every later prompt begins with", "note_changes.print_pins", (
+    Command("pin", "pin a note that every later prompt begins with", "notes.print_pins", (
         *ABOUT_THREAD, option("TEXT", "the words of the note"), IF_VERSION,
         ),
         "Pin a note of your own. It stands before all other notes and is never condensed.",
         asks="POST /threads/{thread}/pins",
     ),
-    Command("edit-pin", "give a pinned note other words", "note_changes.print_pins", (
+    Command("edit-pin", "give a pinned note other words", "notes.print_pins", (
         *ABOUT_THREAD, PIN_ID, option("TEXT", "the new words"), IF_VERSION,
     ), asks="PATCH /threads/{thread}/pins/{id}"),
-    Command("unpin", "take a pinned note away", "note_changes.print_pins", (*ABOUT_THREAD, PIN_ID, IF_VERSION),
+    Command("unpin", "take a pinned note away", "notes.print_pins", (*ABOUT_THREAD, PIN_ID, IF_VERSION),
             asks="DELETE /threads/{thread}/pins/{id}"),
-    Command("observe", "have messages observed now, below the thresholds too", "note_changes.observe", (
+    Command("observe", "have messages observed now, below the thresholds too", "notes.observe", (
         *ABOUT_THREAD,
         flag("--all", "the whole backlog, batch by batch; else one batch"),
         IF_VERSION,
@@ -271,19 +271,19 @@ NOTES_COMMANDS = (
         "Have the memory model observe messages now, below the thresholds too, and wait for its notes. They wait as "
         "chunks until they become active.",
     ),
-    Command("reflect", "have all notes condensed now", "note_changes.reflect", (
+    Command("reflect", "have all notes condensed now", "notes.reflect", (
         *ABOUT_THREAD,
         option("--instruction", "what the memory model should heed, in your words"),
         IF_VERSION,
         ),
         "Have the memory model condense all notes now, and wait for the result. It takes their place if it is shorter.",
     ),
-    Command("activate", "make the chunks that wait active, for the next prompt", "note_changes.print_activation",
+    Command("activate", "make the chunks that wait active, for the next prompt", "notes.print_activation",
             (*ABOUT_THREAD, IF_VERSION), asks="POST /threads/{thread}/activate"),
 )
 
 STORE_COMMANDS = (
-    Command("backup", "copy the SQLite file as of now, while a server uses it", "backup.run", (
+    Command("backup", "copy the SQLite file as of now, while a server uses it", "store_upkeep.back_up", (
         CONFIG,
         option("FILE", "the new file"),
         flag("--keys", "the file of storage.keys_url instead: keep its backups apart from the others"),
@@ -292,7 +292,7 @@ STORE_COMMANDS = (
         "Write the SQLite file of the configuration as of now into a new file, which only its owner can read. A server may "
         "use it meanwhile. A file that is cut off has the ending .part.",
     ),
-    Command("copy", "copy one store into another", "copy.run", (
+    Command("copy", "copy one store into another", "store_moving.copy", (
         option("FROM", PLACE_HELP, dest="source"),
         option("TO", f"{PLACE_HELP}; a missing store is made", dest="target"),
         flag("--update", "replace threads that TO has in another state by those of FROM"),
@@ -304,7 +304,7 @@ STORE_COMMANDS = (
         "FROM may run: what changes meanwhile is named at the end, and exit status 1 says so. Nobody may serve TO "
         "meanwhile.",
     ),
-    Command("verify", "look whether everything stored fits together", "verify.run", (
+    Command("verify", "look whether everything stored fits together", "store_upkeep.verify", (
         CONFIG,
         flag("--repair", "compute anew what can be, one thread at a time; such a thread loses its events"),
         JSON_RESULT,
@@ -312,7 +312,7 @@ STORE_COMMANDS = (
         "Look whether the chains, parents, counts and notes of every thread fit together. Exit status 1 if something does "
         "not.",
     ),
-    Command("index", "fill, check, rebuild or drop the index of original messages", "index.run", (
+    Command("index", "fill, check, rebuild or drop the index of original messages", "store_upkeep.index", (
         CONFIG,
         OneOf((
             flag("--check", "compare the index with the messages; exit status 1 if something is wrong"),
@@ -325,11 +325,11 @@ STORE_COMMANDS = (
         "memory.retrieval. A server may run at the same time.",
     ),
     Command(
-        "migrate", "bring the schema of the store up to date, and do nothing else", "verify.migrate", (CONFIG,),
+        "migrate", "bring the schema of the store up to date, and do nothing else", "store_upkeep.migrate", (CONFIG,),
         "Bring the schema of the store up to date, or make it. For jobs of a release, before its processes start; they do "
         "the same at their start.",
     ),
-    Command("erase", "get the bytes of what was forgotten out of the database", "erase.run", (
+    Command("erase", "get the bytes of what was forgotten out of the database", "store_upkeep.erase", (
         CONFIG,
         flag("--rewrite", "rewrite the tables of PostgreSQL"),
         option("--lock-timeout SECONDS", "how long to wait for a table that is in use; turns wait as long (default: 2)",
@@ -353,7 +353,7 @@ STORE_COMMANDS = (
         "that. `om-proxy api GET /receipts/ID` shows a receipt for 30 days.",
     ),
     Command(
-        "rekey", "change the master key of an encrypted database", "rekey.run", (CONFIG,),
+        "rekey", "change the master key of an encrypted database", "store_moving.rekey", (CONFIG,),
         "Wrap the data keys under the first key of storage.encryption_key. Texts are not touched. Afterwards the older "
         "keys open nothing any more. Data keys that are beside the data move to storage.keys_url first, if it is set.",
         "First give every server the list [new, old], and restart it; with several servers, [old, new] before that, so "
@@ -361,7 +361,7 @@ STORE_COMMANDS = (
         "the data keys, stop the servers first.",
     ),
     Command(
-        "rekey-tenant", "move the memory of an old API key to the new one", "rekey_tenant.run", (CONFIG,),
+        "rekey-tenant", "move the memory of an old API key to the new one", "store_moving.rekey_tenant", (CONFIG,),
         "Move the memory of an old API key to the new one. If auth.keys is not set, memory belongs to the API key itself. "
         "Run this command when no client uses the old key any more: a turn that is under way with the old key is not "
         "stored.",

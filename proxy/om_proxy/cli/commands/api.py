@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlencode
 
 from om_proxy.cli.answers import print_json, print_table
-from om_proxy.cli.commands.export import write_pieces
+from om_proxy.cli.commands.exports import write_pieces
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, read_file, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant, find_tenant, find_thread

@@ -20,7 +20,7 @@ from om_proxy.cli.answers import (
     render_number,
     require_yes_or_terminal,
 )
-from om_proxy.cli.commands.note_changes import NO_LIMIT_S, NO_MODEL_MESSAGE
+from om_proxy.cli.commands.notes import NO_LIMIT_S, NO_MODEL_MESSAGE
 from om_proxy.cli.exit_status import CONFLICT, DECLINED, DONE
 from om_proxy.cli.store_command import LocalApi, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant

@@ -1,21 +1,43 @@
-"""Show a thread's notes, or one entry with what it was made from."""
+"""Show the notes of a thread, correct them, or have a memory model write them."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from msgspec.structs import replace
 
 from om_proxy.cli.answers import (
+    confirm,
+    print_fields,
     print_heading,
     print_json,
     print_table,
     print_text,
+    render_count,
     render_number,
     render_time,
+    show_progress,
 )
-from om_proxy.cli.commands.messages import render_api
-from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.store_command import LocalApi
+from om_proxy.cli.commands.threads import render_api, render_status
+from om_proxy.cli.exit_status import DECLINED, DONE
+from om_proxy.cli.store_command import LocalApi, print_error, read_options
 from om_proxy.cli.thread_choice import find_thread
+from om_proxy.common.errors import BadRequest, UsageError
+from om_proxy.management.api.requests import AdminCall, NoteText
+from om_proxy.management.api.routes import memory_work, steering
+from om_proxy.management.api.routes.memory_work import (
+    ActivationAnswer,
+    ObserveRequest,
+    ReflectRequest,
+    WorkAnswer,
+)
 from om_proxy.management.api.routes.notes import (
     Chunk,
     Entry,
@@ -27,6 +49,11 @@ from om_proxy.management.api.routes.notes import (
     show_entry,
     show_notes,
 )
+from om_proxy.management.api.routes.pins import PinList
+from om_proxy.management.api.routes.steering import EntryChange, UndoneNotes
+from om_proxy.management.api.services import AdminServices
+from om_proxy.memory.lifecycle.undoing import UndoneChange
+from om_proxy.memory.model import Key
 from om_proxy.wire.apis.message_parts import summarize_message
 
 GENERATION_COLUMNS = ("generation", "entries", "condensed", "tokens", "newest")
@@ -125,3 +152,183 @@ def print_generations(answer: GenerationList) -> None:
         for generation in answer.items
     )
     print_table(GENERATION_COLUMNS, rows)
+
+
+# until the work has ended: the process ends with the command, and `background.call_timeout` bounds
+# each call of a memory model
+NO_LIMIT_S = 1e6
+DEFAULT_EDITOR = "notepad" if sys.platform == "win32" else "vi"
+NO_MODEL_MESSAGE = (
+    "memory.model is auto or inherit, and clients' credentials are not stored: set memory.model, or "
+    "upstream[].api_key, or ask the running server by its admin API"
+)
+
+
+async def edit(api: LocalApi, options: argparse.Namespace) -> int:
+    """Change the note's words. Without --text, the words come from stdin or from an editor."""
+    key = await find_thread(api.store, options)
+    text = options.text if options.text is not None else await read_text(api, key, options)
+    if text is None:
+        print_error("nothing was changed")
+        return DECLINED
+    handler = steering.edit_chunk if options.chunk else steering.edit_entry
+    change = await api.ask(handler, options, key=key, body=NoteText(text=text.rstrip("\n")))
+    if options.json:
+        print_json(change)
+    else:
+        print_text("changed; om-proxy notes undo takes it back")
+    return DONE
+
+
+async def read_text(api: LocalApi, key: Key, options: argparse.Namespace) -> str | None:
+    """Read the new words from stdin or, on a terminal, from an editor; None if they were not
+    saved."""
+    if not sys.stdin.isatty():
+        piped = sys.stdin.read()
+        if not piped.strip():
+            raise UsageError(
+                "standard input is empty and no terminal: use --text, or pipe the new words"
+            )
+        return piped
+    current = await api.ask(show_entry, options, key=key)
+    text = current.entry.text or ""
+    edited = open_editor(text)
+    return None if edited.rstrip("\n") == text.rstrip("\n") else edited
+
+
+def open_editor(text: str) -> str:
+    """Let the person change the text in `$VISUAL`, `$EDITOR` or the system's editor. Return what
+    they saved, or the text as it was."""
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or DEFAULT_EDITOR
+    with tempfile.TemporaryDirectory(prefix="om-proxy-") as folder:  # only its owner may read it
+        file = Path(folder, "note.md")
+        file.write_text(text, encoding="utf-8")
+        try:
+            subprocess.run([*shlex.split(editor), str(file)], check=True)  # noqa: S603 - the person chose the program
+        except (OSError, ValueError, subprocess.CalledProcessError) as exc:
+            raise UsageError(f"the editor {editor} failed; set EDITOR, or give --text") from exc
+        return file.read_text(encoding="utf-8")
+
+
+async def withdraw(api: LocalApi, options: argparse.Namespace) -> int:
+    """Withdraw an entry, or drop a chunk."""
+    key = await find_thread(api.store, options)
+    if options.chunk:
+        dropped = await api.ask(steering.drop_chunk, options, key=key)
+        said = f"dropped; {len(dropped.chunks)} chunks wait, and the model reads the messages again"
+        print_json(dropped) if options.json else print_text(said)
+        return DONE
+    change = await api.ask(steering.withdraw_entry, options, key=key)
+    print_json(change) if options.json else print_text(describe_withdrawal(change))
+    return DONE
+
+
+def describe_withdrawal(change: EntryChange) -> str:
+    if change.erased is None:
+        return "withdrawn; om-proxy notes undo takes it back"
+    return f"withdrawn and erased, also in {change.erased.observations} older entries"
+
+
+async def undo(api: LocalApi, options: argparse.Namespace) -> int:
+    """Take the change back, and print what that was and the state of the thread. The command asks
+    before it takes back a reflection, which no person made, unless --yes is given."""
+    key = await find_thread(api.store, options)
+    if not options.yes:
+        editor = api.services.note_editor
+        memory, change = await editor.find_newest_change(key, expected_version=options.if_version)
+        if change.kind == "reflection" and not may_take_back(change):
+            print_error("nothing was changed")
+            return DECLINED
+        options.if_version = memory.revision  # of the change that may be taken back
+    status = await api.ask(steering.undo, options, key=key)
+    if options.json:
+        print_json(status)
+    else:
+        print_fields([("taken back", render_undone(status.undone)), *render_status(status)])
+    return DONE
+
+
+def may_take_back(reflection: UndoneChange) -> bool:
+    """Ask on the terminal. Raise UsageError if there is none."""
+    change = (
+        "the newest change is a reflection, which no person made: "
+        f"{render_notes(reflection.restored)} would stand again in place of note {reflection.gone}"
+    )
+    if not sys.stdin.isatty():
+        raise UsageError(f"{change}; to take it back, add --yes")
+    return confirm(f"{change}. Take it back?")
+
+
+def render_undone(undone: UndoneNotes) -> str:
+    """Describe the change, and which notes stand again."""
+    article = "an" if undone.kind == "edit" else "a"
+    stand = "stands" if len(undone.restored) == 1 else "stand"
+    notes = render_notes(undone.restored)
+    return f"{article} {undone.kind}: {notes} {stand} again in place of note {undone.gone}"
+
+
+def render_notes(ids: Sequence[int]) -> str:
+    return f"{'note' if len(ids) == 1 else 'notes'} {', '.join(map(str, ids))}"
+
+
+async def observe(api: LocalApi, options: argparse.Namespace) -> int:
+    """Have messages observed, and print the notes."""
+    body = read_options(ObserveRequest, options)
+    said = "the memory model reads the messages"
+    return await have_work_done(
+        api, options, memory_work.observe, replace(body, wait=NO_LIMIT_S), said
+    )
+
+
+async def reflect(api: LocalApi, options: argparse.Namespace) -> int:
+    """Have all notes condensed, and print the result."""
+    body = read_options(ReflectRequest, options)
+    said = "the memory model condenses the notes"
+    return await have_work_done(
+        api, options, memory_work.reflect, replace(body, wait=NO_LIMIT_S), said
+    )
+
+
+async def have_work_done(
+    api: LocalApi,
+    options: argparse.Namespace,
+    handler: Callable[[AdminServices, AdminCall], Awaitable[WorkAnswer]],
+    body: ObserveRequest | ReflectRequest,
+    said: str,
+) -> int:
+    """Ask for work on the thread that the options name, and print the notes that it has made."""
+    key = await find_thread(api.store, options)
+    try:
+        with show_progress(said):
+            answer = await api.ask(handler, options, key=key, body=body)
+    except BadRequest as exc:
+        if exc.code == "om_no_model":
+            raise UsageError(NO_MODEL_MESSAGE) from exc
+        raise
+    if options.json:
+        print_json(answer)
+        return DONE
+    print_heading(f"made {render_count(len(answer.notes), 'note')}")
+    for note in answer.notes:
+        print_entry_text(note)
+    return DONE
+
+
+def print_activation(answer: ActivationAnswer) -> None:
+    """Print what the next prompt begins with."""
+    print_text(
+        f"{render_count(len(answer.activated), 'chunk')} became active: "
+        f"{render_number(answer.log_tokens)} tokens of notes, "
+        f"{render_number(answer.pending_tokens)} of messages"
+    )
+
+
+def print_pins(answer: PinList) -> None:
+    """Print the notes that people pinned."""
+    for note in answer.items:
+        print_heading(
+            f"[{note.id}] {render_time(note.at)}, {render_number(note.tokens)} tokens, by {note.by}"
+        )
+        print_text(note.text)
+    if not answer.items:
+        print_error("no note is pinned")

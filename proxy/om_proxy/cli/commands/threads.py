@@ -1,14 +1,17 @@
-"""List the threads that have a memory, and show the state of one's memory."""
+"""List threads; show the state, the messages and the next prompt of one; find messages or notes by words."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from om_proxy.cli.answers import (
     print_fields,
+    print_heading,
+    print_json,
     print_table,
+    print_text,
     print_way_on,
     render_count,
     render_money,
@@ -17,11 +20,21 @@ from om_proxy.cli.answers import (
 )
 from om_proxy.cli.commands.api import ask_and_print
 from om_proxy.cli.doctor.threads import explain_cause
-from om_proxy.cli.store_command import LocalApi, print_error
-from om_proxy.cli.thread_choice import shorten_tenant
+from om_proxy.cli.exit_status import DONE
+from om_proxy.cli.store_command import LocalApi, print_error, read_file
+from om_proxy.cli.thread_choice import find_tenant, find_thread, read_tenants, shorten_tenant
 from om_proxy.common.errors import UsageError
 from om_proxy.management.api.ledger_answers import LedgerFigures
+from om_proxy.management.api.routes.context import (
+    ContextAnswer,
+    DueWork,
+    preview_request,
+    preview_text,
+)
+from om_proxy.management.api.routes.messages import MessageLine, MessageList
+from om_proxy.management.api.routes.search import FoundList, search_messages
 from om_proxy.management.api.routes.threads import ThreadLine, ThreadList, ThreadStatus
+from om_proxy.wire.apis.message_parts import summarize_message
 
 COLUMNS = ("thread", "resource", "messages", "last used", "saved", "memory work", "title")
 
@@ -129,3 +142,188 @@ def render_failures(status: ThreadStatus) -> str:
     work = render_work(status.failures, is_parked=status.parked)
     next_try = f"; next try at {render_time(status.retry_at)}" if status.retry_at else ""
     return f"{work}, {render_count(status.failures, 'failure')} in a row: {cause}{next_try}"
+
+
+MAX_SEARCHED_TENANTS = 100
+
+
+def print_messages(answer: MessageList) -> None:
+    """Print who said each message and when, where it stands now, and what was said."""
+    for line in answer.items:
+        text = line.excerpt
+        if line.raw is not None:
+            _, texts = summarize_message(bytes(line.raw), line.api)
+            text = "\n".join(texts)
+        print_heading(
+            f"{line.seq} {line.role}{render_api(line.api)}, {render_time(line.at)}, "
+            f"{render_count(line.tokens, 'token')}, {render_state(line)}"
+        )
+        print_text(text)
+        print_text("")
+    print_way_on(answer.cursor)
+
+
+def render_api(api: str | None) -> str:
+    """Name the API that a message came by, where it is not chat."""
+    return "" if api in (None, "chat") else f" by {api}"
+
+
+def render_state(line: MessageLine) -> str:
+    """Name the state, and the notes that the message is in."""
+    if line.entry is not None:
+        return f"{line.state} by note {line.entry}"
+    if line.chunk is not None:
+        return f"{line.state} in chunk {line.chunk}"
+    return line.state
+
+
+async def search(api: LocalApi, options: argparse.Namespace) -> int:
+    """Print the messages, or the lines of notes, that fit best, of one tenant after the other; as
+    JSON all in one answer."""
+    options.q = " ".join(options.words)
+    if options.tenant is not None:
+        tenants = [await find_tenant(api.store, options.tenant)]
+    else:
+        tenants = [tenant async for tenant in read_tenants(api.store, MAX_SEARCHED_TENANTS)]
+    answers = []
+    for tenant in tenants or [""]:  # an empty store has no tenant, and nothing to be found
+        answer = await api.ask(search_messages, options, tenant=tenant)
+        if options.json:
+            answers.append(answer)
+            continue
+        if len(tenants) > 1:
+            print_heading(f"tenant {shorten_tenant(tenant)}:")
+        print_found(answer)
+    if options.json:
+        print_json(join_found(answers))
+    return DONE
+
+
+def join_found(answers: Sequence[FoundList]) -> FoundList:
+    """Join the answers about several tenants, in their order. A word is missing where all miss it;
+    `share_read` is the least."""
+    return FoundList(
+        items=[item for answer in answers for item in answer.items],
+        notes=[note for answer in answers for note in answer.notes],
+        total=sum(answer.total for answer in answers),
+        share_read=min(answer.share_read for answer in answers),
+        by_words_only=any(answer.by_words_only for answer in answers),
+        missing=[
+            word for word in answers[0].missing if all(word in answer.missing for answer in answers)
+        ],
+        searched=sum(answer.searched for answer in answers),
+        left_out=any(answer.left_out for answer in answers),
+    )
+
+
+def print_found(answer: FoundList) -> None:
+    """Print where each message or line of a note is, and its text."""
+    for item in answer.items:
+        print_heading(
+            f"{item.thread} m{item.seq} of {item.resource}, {item.role}{render_api(item.api)}, "
+            f"{render_time(item.at)}"
+        )
+        print_text(item.excerpt)
+        print_text("")
+    for note in answer.notes:
+        log = note.thread or "notes that threads share"
+        range_ = f", {note.range}" if note.range else ""
+        print_heading(
+            f"{log} of {note.resource}, entry {note.entry}{range_}, {render_time(note.at)}"
+        )
+        print_text(note.line)
+        print_text("")
+    print_summary(answer)
+
+
+def print_summary(answer: FoundList) -> None:
+    """Say on stderr what is not among the messages, so that a pipe gets them alone."""
+    if answer.missing:
+        which = "message" if answer.share_read == 1 else "message that was searched"
+        print_error(f"no {which} has: {', '.join(answer.missing)}")
+    shown = len(answer.items) + len(answer.notes)
+    if answer.total > shown:
+        what = "line" if answer.notes else "message"
+        print_error(f"{render_count(answer.total, what)} fit: raise --limit for more")
+    if answer.share_read < 1:
+        print_error(
+            f"{int(answer.share_read * 100)}% of the messages could be searched; `om-proxy store index` makes the "
+            "others ready, or says why not"
+        )
+    if answer.by_words_only:
+        print_error(
+            "by words only: the embedding model failed, was slow, or has made no vectors yet"
+        )
+    if answer.left_out:
+        print_error(
+            f"only the first {render_count(answer.searched, 'resource')} could be searched: "
+            "name one with --resource"
+        )
+    if not shown:
+        print_error("nothing found; try other words")
+
+
+PART_COLUMNS = ("part", "tokens", "prompt cache")
+
+
+async def show_context(api: LocalApi, options: argparse.Namespace) -> int:
+    """Print the parts of the prompt, and its messages."""
+    body = read_file(options.request) if options.request else None
+    key = await find_thread(api.store, options)
+    handler = preview_text if body is None else preview_request
+    answer = await api.ask(handler, options, key=key, body=body)
+    print_json(answer) if options.json else print_context(answer)
+    return DONE
+
+
+def print_context(answer: ContextAnswer) -> None:
+    print_fields(render_decisions(answer))
+    print_text("")
+    rows = (
+        (part.kind, render_number(part.tokens), "stays" if part.is_stable else "moves")
+        for part in answer.parts
+    )
+    print_table(PART_COLUMNS, rows)
+    for raw in answer.messages:
+        speaker, texts = summarize_message(bytes(raw), answer.api)
+        print_text("")
+        print_heading(speaker)
+        print_text("\n".join(texts))
+
+
+def render_decisions(answer: ContextAnswer) -> Iterator[tuple[str, str]]:
+    """Yield what memory would do with the request, and why."""
+    reason = f", {answer.reason}" if answer.reason else ""
+    yield "status", f"{answer.status}{reason}"
+    if answer.case:
+        cut = f", after message {answer.cut}" if answer.cut is not None else ""
+        yield "case", f"{answer.case}{cut}"
+    if answer.tokens_received is not None and answer.tokens_sent is not None:
+        yield (
+            "tokens",
+            f"{render_number(answer.tokens_received)} received, "
+            f"{render_number(answer.tokens_sent)} sent",
+        )
+    if answer.recall:
+        yield "look-ups", render_offer(answer)
+    for decision in answer.decisions:
+        yield "first", render_decision(decision)
+
+
+def render_offer(answer: ContextAnswer) -> str:
+    """Say whether the model is offered the tool that looks up earlier messages."""
+    if answer.tool is None:
+        return f"not offered ({answer.recall})"
+    return f"offered, by a tool of {render_number(len(bytes(answer.tool)))} bytes"
+
+
+def render_decision(decision: DueWork) -> str:
+    match decision.kind:
+        case "activate":
+            return f"{decision.count} ready notes become active ({decision.why})"
+        case "swap":
+            return "a ready reflection takes its notes' place"
+        case "observe":
+            return f"the request would wait for notes of {decision.tokens} tokens"
+        case _:
+            return f"the request would wait for {decision.count} notes to be condensed"

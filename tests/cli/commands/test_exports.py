@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from om_proxy.cli import main
-from om_proxy.cli.commands.export import open_private_file, write_pieces
+from om_proxy.cli.commands.exports import open_private_file, write_pieces
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Key
 from tests.cli.command_line import run_om_proxy

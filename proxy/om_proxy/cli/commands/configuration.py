@@ -1,10 +1,13 @@
-"""`om-proxy check`: show the settings in force for a model, and what needs attention."""
+"""Show the settings in force, write an annotated configuration file, and sign tokens with its secret."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 
@@ -13,14 +16,12 @@ from om_proxy.cli.answers import print_json, print_report
 from om_proxy.cli.doctor.models import describe_chosen_models
 from om_proxy.cli.doctor.report import list_attention
 from om_proxy.cli.exit_status import DONE
-from om_proxy.common.errors import StorageError
-from om_proxy.settings.config import (
-    Settings,
-    list_settings,
-    load,
-    render_settings,
-    render_summary,
-)
+from om_proxy.common.errors import ConfigError, StorageError, UsageError
+from om_proxy.settings.config import Settings, list_settings, load, render_settings, render_summary
+from om_proxy.settings.config.annotations import DISTRIBUTION_NAME, FILE_NAME, find_annotated_file
+from om_proxy.settings.config.sections.quantities import parse_duration
+from om_proxy.settings.identity.naming import is_valid_name
+from om_proxy.settings.identity.user_token import Claims, sign_claims
 from om_proxy.storage.encryption.admission import load_master_keys
 from om_proxy.storage.promises import (
     create_postgres_promise,
@@ -30,7 +31,7 @@ from om_proxy.storage.promises import (
 )
 
 
-def _render_promises(settings: Settings) -> list[str]:
+def render_promises(settings: Settings) -> list[str]:
     """Render what the store of these settings promises. The store itself is not opened: that would
     bring its schema up to date."""
     storage = settings.storage
@@ -73,7 +74,7 @@ class CheckReport(Struct, frozen=True):
     warnings: list[str]
 
 
-def run(options: argparse.Namespace) -> int:
+def check(options: argparse.Namespace) -> int:
     """Print a summary of the settings, with `--all` every setting too, and the warnings last."""
     settings = load(options.config)
     check_drivers(settings.storage)
@@ -83,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     lines = [
         *render_summary(settings, *model_and_resource),
         *describe_chosen_models(settings, effective, options.model),
-        *_render_promises(settings),
+        *render_promises(settings),
         "the store is not opened, and no model server asked: om-proxy doctor does both",
     ]
     if options.all:
@@ -103,3 +104,73 @@ def run(options: argparse.Namespace) -> int:
     lines += ["", *(warning_lines or ["nothing needs attention"])]
     print_report(lines)
     return DONE
+
+
+def init(options: argparse.Namespace) -> int:
+    """Write the file. Never overwrite a file, which somebody may have edited."""
+    text = read_annotated_file()
+    path = Path(options.path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as exc:
+        raise UsageError(f"{path} exists already: edit it, or name another path") from exc
+    except OSError as exc:
+        raise UsageError(
+            f"{path} cannot be written ({exc.strerror}): name a path where you may write"
+        ) from exc
+    print(
+        f"wrote {path}; every setting in it has its default. "
+        f"Edit it, then: om-proxy check --config {path}"
+    )
+    return DONE
+
+
+def read_annotated_file() -> str:
+    """Return the file's text. Raises ConfigError if the file is not installed."""
+    path = find_annotated_file()
+    if path is None:
+        raise ConfigError(f"this installation lacks {FILE_NAME}: install {DISTRIBUTION_NAME} again")
+    return path.read_text(encoding="utf-8")
+
+
+def print_token(options: argparse.Namespace) -> int:
+    """Print a token that is signed with `auth.token_secret`."""
+    auth = load(options.config).auth
+    if auth.token_secret is None:
+        raise ConfigError(
+            "auth.token_secret is not set: set it to the output of `openssl rand -hex 32`"
+        )
+    names = [name for name in (options.resource, options.thread) if name is not None]
+    if not all(map(is_valid_name, names)):
+        raise UsageError(
+            "--resource and --thread must be 1 to 256 bytes of printable text, "
+            "without blanks around it"
+        )
+    try:
+        expires_at = time.time() + parse_duration(options.ttl)
+    except ValueError as exc:
+        raise UsageError(f"--ttl = {options.ttl}: {exc}") from exc
+    tenant = choose_token_tenant(options.tenant, sorted({key.tenant for key in auth.keys}))
+    claims = Claims(
+        resource=options.resource,
+        exp=round(expires_at),
+        thread=options.thread,
+        tenant=tenant,
+        aud=auth.token_audience,
+    )
+    print(sign_claims(claims, auth.token_secret.get_secret_value().encode()))
+    return DONE
+
+
+def choose_token_tenant(requested: str | None, tenants: Sequence[str]) -> str | None:
+    """Return the tenant of the token: the requested one, or the only one; None if there are no
+    keys."""
+    if requested is None and len(tenants) < 2:
+        return tenants[0] if tenants else None
+    if requested not in tenants:
+        raise UsageError(
+            f"--tenant must be one of auth.keys: {', '.join(tenants) or 'there are none'}"
+        )
+    return requested

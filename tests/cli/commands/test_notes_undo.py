@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.cli import main
-from om_proxy.cli.commands.note_changes import render_undone
+from om_proxy.cli.commands.notes import render_undone
 from om_proxy.management.api.routes.steering import UndoneNotes
 from om_proxy.memory.model import Key
 from om_proxy.storage.sqlite.store import SqliteStore
