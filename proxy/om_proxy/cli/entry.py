@@ -89,7 +89,7 @@ def run_row(row: Command, options: argparse.Namespace) -> int:
     function = find_function(row)
     if row.asks is not None:
         function = partial(
-            import_module("om_proxy.cli.commands.api").ask_and_print, row.asks, function
+            import_module("om_proxy.cli.store_command").ask_and_print, row.asks, function
         )
     elif not iscoroutinefunction(function):
         return int(function(options))

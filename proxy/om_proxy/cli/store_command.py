@@ -25,15 +25,19 @@ from om_proxy.agents.models import TokenCounter
 from om_proxy.app.composition import create_background, create_committer, create_message_vectors
 from om_proxy.app.management import create_admin_services
 from om_proxy.app.store_opening import open_store
+from om_proxy.cli.answers import print_json
 from om_proxy.cli.doctor.report import find_database
+from om_proxy.cli.exit_status import DONE
+from om_proxy.cli.thread_choice import find_tenant, find_thread
 from om_proxy.common.errors import UsageError
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.management.api.access import Visitor
+from om_proxy.management.api.answers import StreamedAnswer
 from om_proxy.management.api.requests import AdminCall, Query, describe_fault
-from om_proxy.management.api.route import Handler, answer_route
-from om_proxy.management.api.route_table import find_route
+from om_proxy.management.api.route import ADMIN_ROOT, AdminRoute, Handler, answer_route
+from om_proxy.management.api.route_table import ADMIN_ROUTES, find_route
 from om_proxy.management.api.services import AdminServices
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.memory.model import Key
@@ -101,6 +105,38 @@ def read_options(struct_type: type[_Struct], options: argparse.Namespace) -> _St
         return convert(values, struct_type)
     except ValidationError as exc:
         raise describe_fault(exc, "the request", struct_type) from exc
+
+
+async def ask_and_print(
+    asks: str, print_answer: Callable[[Any], None], api: LocalApi, options: argparse.Namespace
+) -> int:
+    """Ask a route, as in `GET /threads`, about the thread or the tenant that the options name, and
+    print its answer."""
+    route, _ = match_route(*asks.split(" "))
+    key = tenant = None
+    if route.names_thread:
+        key = await find_thread(api.store, options)
+    elif options.tenant is not None:
+        tenant = await find_tenant(api.store, options.tenant)
+    answer = await api.ask(route.handler, options, key=key, tenant=tenant)
+    assert not isinstance(answer, StreamedAnswer)  # no command but `api` asks such a route
+    print_json(answer) if options.json else print_answer(answer)
+    return DONE
+
+
+def match_route(method: str, path: str) -> tuple[AdminRoute, Mapping[str, str]]:
+    """Return the route, and the names in the path as they stand there. Raise UsageError if there is
+    none."""
+    words = path.removeprefix(ADMIN_ROOT).split("/")
+    for route in ADMIN_ROUTES:
+        pattern = route.path.split("/")
+        pairs = list(zip(pattern, words, strict=False))
+        is_match = len(pattern) == len(words) and all(
+            name == word or (name.startswith("{") and word) for name, word in pairs
+        )
+        if is_match and route.method == method:
+            return route, {name[1:-1]: word for name, word in pairs if name.startswith("{")}
+    raise UsageError(f"there is no route {method} {path}: `om-proxy api` lists those there are")
 
 
 def run_with_api(

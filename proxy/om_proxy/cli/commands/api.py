@@ -1,11 +1,10 @@
-"""Send one request of the admin API, and print its answer: a request that a row of the table of
-commands names, or one that the arguments of `om-proxy api` name."""
+"""`om-proxy api`: send the request of the admin API that the arguments name, and print its answer."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlencode
@@ -13,7 +12,7 @@ from urllib.parse import unquote, urlencode
 from om_proxy.cli.answers import print_json, print_table
 from om_proxy.cli.commands.exports import write_pieces
 from om_proxy.cli.exit_status import DONE
-from om_proxy.cli.store_command import LocalApi, read_file, run_with_api
+from om_proxy.cli.store_command import LocalApi, match_route, read_file, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant, find_tenant, find_thread
 from om_proxy.common.errors import BadRequest, NotFound, UsageError
 from om_proxy.management.api.answers import StreamedAnswer
@@ -25,27 +24,11 @@ from om_proxy.management.api.requests import (
     parse_body,
     parse_query,
 )
-from om_proxy.management.api.route import ADMIN_ROOT, AdminRoute, Answer
+from om_proxy.management.api.route import AdminRoute, Answer
 from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.memory.model import Key
 
 ROUTE_COLUMNS = ("method", "path", "what it does")
-
-
-async def ask_and_print(
-    asks: str, print_answer: Callable[[Any], None], api: LocalApi, options: argparse.Namespace
-) -> int:
-    """Ask the route that a row of the table of commands names, as in `GET /threads`."""
-    route, _ = match_route(*asks.split(" "))
-    key = tenant = None
-    if route.names_thread:
-        key = await find_thread(api.store, options)
-    elif options.tenant is not None:
-        tenant = await find_tenant(api.store, options.tenant)
-    answer = await api.ask(route.handler, options, key=key, tenant=tenant)
-    assert not isinstance(answer, StreamedAnswer)  # no row names such a route
-    print_json(answer) if options.json else print_answer(answer)
-    return DONE
 
 
 def run(options: argparse.Namespace) -> int:
@@ -121,21 +104,6 @@ class ApiRequest(NamedTuple):
             with suppress(NotFound):
                 return await find_thread(api.store, choice)
         return find_key(self.names, tenant, self.query)
-
-
-def match_route(method: str, path: str) -> tuple[AdminRoute, Mapping[str, str]]:
-    """Return the route, and the names in the path as they stand there. Raise UsageError if there is
-    none."""
-    words = path.removeprefix(ADMIN_ROOT).split("/")
-    for route in ADMIN_ROUTES:
-        pattern = route.path.split("/")
-        pairs = list(zip(pattern, words, strict=False))
-        is_match = len(pattern) == len(words) and all(
-            name == word or (name.startswith("{") and word) for name, word in pairs
-        )
-        if is_match and route.method == method:
-            return route, {name[1:-1]: word for name, word in pairs if name.startswith("{")}
-    raise UsageError(f"there is no route {method} {path}: `om-proxy api` lists those there are")
 
 
 def _read_body(route: AdminRoute, data: str | None) -> Any:

@@ -27,7 +27,7 @@ from om_proxy.cli.answers import (
 )
 from om_proxy.cli.commands.threads import render_api, render_status
 from om_proxy.cli.exit_status import DECLINED, DONE
-from om_proxy.cli.store_command import LocalApi, print_error, read_options
+from om_proxy.cli.store_command import LocalApi, ask_and_print, print_error, read_options
 from om_proxy.cli.thread_choice import find_thread
 from om_proxy.common.errors import BadRequest, UsageError
 from om_proxy.management.api.requests import AdminCall, NoteText
@@ -45,12 +45,10 @@ from om_proxy.management.api.routes.notes import (
     GenerationList,
     Notes,
     SourceMessage,
-    list_generations,
     show_entry,
-    show_notes,
 )
 from om_proxy.management.api.routes.pins import PinList
-from om_proxy.management.api.routes.steering import EntryChange, UndoneNotes
+from om_proxy.management.api.routes.steering import ChunkChange, EntryChange, UndoneNotes
 from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.lifecycle.undoing import UndoneChange
 from om_proxy.memory.model import Key
@@ -61,17 +59,14 @@ GENERATION_COLUMNS = ("generation", "entries", "condensed", "tokens", "newest")
 
 async def show(api: LocalApi, options: argparse.Namespace) -> int:
     """Print notes, one entry, or the list of generations."""
-    key = await find_thread(api.store, options)
     if options.generations:
-        generations = await api.ask(list_generations, options, key=key)
-        print_json(generations) if options.json else print_generations(generations)
-    elif options.id is not None:
-        entry = await api.ask(show_entry, options, key=key)
-        print_json(entry) if options.json else print_provenance(entry)
-    else:
-        notes = await api.ask(show_notes, options, key=key)
-        print_json(notes) if options.json else print_log(notes)
-    return DONE
+        asks = "GET /threads/{thread}/generations"
+        return await ask_and_print(asks, print_generations, api, options)
+    if options.id is not None:
+        asks = "GET /threads/{thread}/observations/{id}"
+        return await ask_and_print(asks, print_provenance, api, options)
+    asks = "GET /threads/{thread}/observations"
+    return await ask_and_print(asks, print_log, api, options)
 
 
 def print_log(notes: Notes) -> None:
@@ -212,21 +207,23 @@ def open_editor(text: str) -> str:
 
 async def withdraw(api: LocalApi, options: argparse.Namespace) -> int:
     """Withdraw an entry, or drop a chunk."""
-    key = await find_thread(api.store, options)
     if options.chunk:
-        dropped = await api.ask(steering.drop_chunk, options, key=key)
-        said = f"dropped; {len(dropped.chunks)} chunks wait, and the model reads the messages again"
-        print_json(dropped) if options.json else print_text(said)
-        return DONE
-    change = await api.ask(steering.withdraw_entry, options, key=key)
-    print_json(change) if options.json else print_text(describe_withdrawal(change))
-    return DONE
+        asks = "DELETE /threads/{thread}/chunks/{id}"
+        return await ask_and_print(asks, print_dropped, api, options)
+    asks = "DELETE /threads/{thread}/observations/{id}"
+    return await ask_and_print(asks, print_withdrawal, api, options)
 
 
-def describe_withdrawal(change: EntryChange) -> str:
+def print_dropped(dropped: ChunkChange) -> None:
+    waiting = len(dropped.chunks)
+    print_text(f"dropped; {waiting} chunks wait, and the model reads the messages again")
+
+
+def print_withdrawal(change: EntryChange) -> None:
     if change.erased is None:
-        return "withdrawn; om-proxy notes undo takes it back"
-    return f"withdrawn and erased, also in {change.erased.observations} older entries"
+        print_text("withdrawn; om-proxy notes undo takes it back")
+    else:
+        print_text(f"withdrawn and erased, also in {change.erased.observations} older entries")
 
 
 async def undo(api: LocalApi, options: argparse.Namespace) -> int:
