@@ -12,7 +12,7 @@ import pytest
 
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.route_table import ADMIN_ROUTES
-from om_proxy.wire.server.capacity.work_kinds import (
+from om_proxy.wire.server.capacity.work_queues import (
     EVENT_STREAM,
     EXPORT,
     PAGE,

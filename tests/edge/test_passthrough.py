@@ -15,7 +15,7 @@ from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.passthrough import check_path, relay_unchanged
 from om_proxy.settings.config import UpstreamSettings
 from om_proxy.settings.config import parse as settings_of
-from om_proxy.wire.server.request_body import read_body
+from om_proxy.wire.server.disconnect import read_body
 from om_proxy.wire.upstream import Upstream
 from tests.support.live_server import LiveServer, run_live_server
 from tests.support.raw_client import RawClient, ask

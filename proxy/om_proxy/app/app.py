@@ -73,10 +73,9 @@ from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.store_clock import StoreClock
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.admission import Admission
-from om_proxy.wire.server.capacity.work_kinds import LOOK_UP
-from om_proxy.wire.server.capacity.work_queues import WorkQueues
+from om_proxy.wire.server.capacity.work_queues import LOOK_UP, WorkQueues
 from om_proxy.wire.server.graceful_server import STOP_STATE_KEY, ServerStop
-from om_proxy.wire.server.time_limits.watchdog import WATCHDOG_STATE_KEY, Watchdog
+from om_proxy.wire.server.watchdog import WATCHDOG_STATE_KEY, Watchdog
 from om_proxy.wire.upstream import AiohttpTransport, Upstream
 
 if TYPE_CHECKING:

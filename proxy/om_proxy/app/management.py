@@ -42,7 +42,7 @@ from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.admission import Admission, BufferedBodyPermit
 from om_proxy.wire.server.capacity.work_queues import WorkQueues
-from om_proxy.wire.server.request_body import ClientDisconnected
+from om_proxy.wire.server.disconnect import ClientDisconnected
 
 
 class Management:

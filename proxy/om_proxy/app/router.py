@@ -27,8 +27,8 @@ from om_proxy.wire.server.capacity.admission import (
     BufferedBodyPermit,
     StreamedBodyPermit,
 )
+from om_proxy.wire.server.disconnect import ClientDisconnected, read_body
 from om_proxy.wire.server.headers import Header, find_head_ambiguity
-from om_proxy.wire.server.request_body import ClientDisconnected, read_body
 from om_proxy.wire.upstream import Upstream
 
 if TYPE_CHECKING:

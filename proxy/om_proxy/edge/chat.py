@@ -51,10 +51,14 @@ from om_proxy.wire.apis.split import Splits
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.budget import MemoryBudget
 from om_proxy.wire.server.capacity.fair_queue import wait_slot
-from om_proxy.wire.server.disconnect import DisconnectWatch, run_unless_disconnected
+from om_proxy.wire.server.deadline import Deadline
+from om_proxy.wire.server.disconnect import (
+    ClientDisconnected,
+    DisconnectWatch,
+    read_body,
+    run_unless_disconnected,
+)
 from om_proxy.wire.server.headers import find_header
-from om_proxy.wire.server.request_body import ClientDisconnected, read_body
-from om_proxy.wire.server.time_limits.deadline import Deadline
 from om_proxy.wire.upstream import Upstream, UpstreamResponse
 
 logger = structlog.get_logger("memory")

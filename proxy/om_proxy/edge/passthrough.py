@@ -15,12 +15,12 @@ from om_proxy.edge.replies.relay import relay
 from om_proxy.settings.config import UpstreamSettings
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.disconnect import (
+    ClientDisconnected,
     DisconnectWatch,
     get_disconnect_future,
     run_unless_disconnected,
 )
 from om_proxy.wire.server.headers import Header, find_header
-from om_proxy.wire.server.request_body import ClientDisconnected
 from om_proxy.wire.upstream import Upstream, join_url
 
 # Path parts that could lead out of the upstream's base path, there or at a proxy in between: an

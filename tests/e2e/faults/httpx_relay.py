@@ -9,8 +9,7 @@ from types import TracebackType
 import httpx
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.wire.server.disconnect import wait_for_disconnect
-from om_proxy.wire.server.request_body import ClientDisconnected, read_body
+from om_proxy.wire.server.disconnect import ClientDisconnected, read_body, wait_for_disconnect
 
 
 class HttpxRelay:

@@ -16,8 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from om_proxy.edge.replies.relay import RelayResult, relay
 from om_proxy.wire.apis.api import Reply
 from om_proxy.wire.apis.registry import CHAT
-from om_proxy.wire.server.disconnect import DisconnectWatch, run_unless_disconnected
-from om_proxy.wire.server.request_body import read_body
+from om_proxy.wire.server.disconnect import DisconnectWatch, read_body, run_unless_disconnected
 from om_proxy.wire.upstream import Upstream, UpstreamResponse
 from tests.support.live_server import LiveServer, run_live_server
 from tests.support.raw_client import RawClient, ask

@@ -29,8 +29,7 @@ from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.wire.server.capacity.budget import MemoryBudget
-from om_proxy.wire.server.capacity.work_kinds import LOOK_UP
-from om_proxy.wire.server.capacity.work_queues import WorkQueue
+from om_proxy.wire.server.capacity.work_queues import LOOK_UP, WorkQueue
 from tests.storage.memory_builder import MemoryBuilder, item
 from tests.support.policies import build_policies
 

@@ -20,7 +20,7 @@ from om_proxy.memory.recall import faults
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
 from om_proxy.memory.recall.quoted_message import clean_text
 from om_proxy.memory.tokens import estimate_tokens
-from om_proxy.wire.server.capacity.work_kinds import LOOK_UP
+from om_proxy.wire.server.capacity.work_queues import LOOK_UP
 from tests.engine.recall.stored_conversations import (
     CURRENT_KEY,
     OTHER_KEY,

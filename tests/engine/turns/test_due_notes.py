@@ -7,7 +7,7 @@ import asyncio
 
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.settings.identity.callers import Caller
-from om_proxy.wire.server.time_limits.deadline import Deadline
+from om_proxy.wire.server.deadline import Deadline
 from tests.engine.turns.test_engine import (
     LONG,
     UNBUFFERED,

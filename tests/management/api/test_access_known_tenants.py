@@ -11,7 +11,7 @@ from om_proxy.settings.config import parse
 from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.listing import ThreadInfo
-from om_proxy.wire.server.capacity.work_kinds import UNKNOWN_KEYS
+from om_proxy.wire.server.capacity.work_queues import UNKNOWN_KEYS
 from tests.storage.memory_builder import KEY, MemoryBuilder
 
 UPSTREAM = 'upstream: [{name: m, base_url: "http://127.0.0.1:9/v1"}]\n'

@@ -41,7 +41,7 @@ from om_proxy.management.api.answers import (
 from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.memory.model import Key
 from om_proxy.storage.values.listing import ThreadPlace
-from om_proxy.wire.server.capacity.work_kinds import EXPORT
+from om_proxy.wire.server.capacity.work_queues import EXPORT
 from om_proxy.wire.server.protocol import DISCONNECT_EXTENSION
 
 # fields of strings that no conversation or note is read from: names, labels, words of ours

@@ -19,14 +19,15 @@ from om_proxy.settings.config.sections.service import LimitSettings
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.wire.server import responses, sockets
 from om_proxy.wire.server.disconnect import (
+    ClientDisconnected,
     DisconnectWatch,
+    read_body,
     run_unless_disconnected,
     wait_for_disconnect,
 )
 from om_proxy.wire.server.protocol import MAX_HEADERS, BoundedProtocol
-from om_proxy.wire.server.request_body import ClientDisconnected, read_body
-from om_proxy.wire.server.time_limits.timeouts import REFUSAL_READ_TIMEOUT_S
-from om_proxy.wire.server.time_limits.watchdog import (
+from om_proxy.wire.server.watchdog import (
+    REFUSAL_READ_TIMEOUT_S,
     WATCHDOG_STATE_KEY,
     TimerLoop,
     Watchdog,

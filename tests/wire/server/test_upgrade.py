@@ -10,7 +10,7 @@ from starlette.types import Receive, Scope, Send
 
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.wire.server import responses
-from om_proxy.wire.server.request_body import read_body
+from om_proxy.wire.server.disconnect import read_body
 from tests.support.raw_client import RawClient
 
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"

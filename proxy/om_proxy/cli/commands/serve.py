@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from om_proxy.cli.exit_status import CANNOT_START
 from om_proxy.common.errors import ConfigError, OmError
-from om_proxy.wire.server.process_resources import keep_freed_heap, raise_open_file_limit
-from om_proxy.wire.server.sockets import open_listeners
+from om_proxy.wire.server.capacity.budget import keep_freed_heap
+from om_proxy.wire.server.sockets import open_listeners, raise_open_file_limit
 
 if TYPE_CHECKING:
     import socket

@@ -34,7 +34,7 @@ from om_proxy.memory.lifecycle.hints import has_user_spoken
 from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, resource_key
-from om_proxy.wire.server.time_limits.deadline import Deadline
+from om_proxy.wire.server.deadline import Deadline
 
 # Threads whose notes one request may activate, with one commit each. The background activates the
 # others.

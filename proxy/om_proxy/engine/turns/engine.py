@@ -52,7 +52,7 @@ from om_proxy.observability.facts import Uncommitted
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.wire.apis.api import Reply, Request
 from om_proxy.wire.apis.titles import read_replied_title
-from om_proxy.wire.server.time_limits.deadline import Deadline
+from om_proxy.wire.server.deadline import Deadline
 
 logger = structlog.get_logger("memory")
 

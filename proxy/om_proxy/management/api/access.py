@@ -34,7 +34,7 @@ from om_proxy.settings.identity.naming import normalize_name
 from om_proxy.settings.identity.tenants import LOCAL_TENANT, find_tenant
 from om_proxy.settings.identity.thread_names import RequestNames, check_times, read_names
 from om_proxy.storage.contract.memories import ThreadLists
-from om_proxy.wire.server.capacity.work_kinds import UNKNOWN_KEYS, Share
+from om_proxy.wire.server.capacity.work_queues import UNKNOWN_KEYS, Share
 from om_proxy.wire.server.headers import Header, find_header
 
 LOCAL_CALLER = "local"  # in the audit: without a credential, on a loopback bind

@@ -42,8 +42,8 @@ from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.management.api.services import AdminServices
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.work_queues import WorkQueues
+from om_proxy.wire.server.disconnect import ClientDisconnected, read_body
 from om_proxy.wire.server.headers import Header, find_header
-from om_proxy.wire.server.request_body import ClientDisconnected, read_body
 
 _CONFIG_KEY = "om.edge_config"  # in a request's scope, on its way through the router
 

@@ -26,7 +26,7 @@ from starlette.types import Receive, Scope, Send
 from om_proxy.common.errors import BadRequest, OmError
 from om_proxy.memory.model import Key, resource_key
 from om_proxy.settings.identity.keyed_hashes import label_thread
-from om_proxy.wire.server.capacity.work_kinds import WorkKind
+from om_proxy.wire.server.capacity.work_queues import WorkKind
 from om_proxy.wire.server.disconnect import (
     DisconnectWatch,
     get_shutdown_future,

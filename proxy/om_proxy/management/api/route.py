@@ -14,7 +14,7 @@ from om_proxy.management.api.answers import StreamedAnswer, can_show_text
 from om_proxy.management.api.requests import AdminCall, Query, ThreadQuery
 from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.wire.server.capacity.work_kinds import PAGE, WorkKind
+from om_proxy.wire.server.capacity.work_queues import PAGE, WorkKind
 
 ADMIN_ROOT = "/om/v1"
 OPENAPI_PATH = "/openapi.json"

@@ -13,7 +13,7 @@ from om_proxy.management.api.access import (
     require_same_site,
 )
 from om_proxy.management.api.sign_in import SESSION_HEADER, SESSION_LIFE_S, SignIn, name_cookie
-from om_proxy.wire.server.request_body import read_body
+from om_proxy.wire.server.disconnect import read_body
 
 SESSION_PATH = b"/om/session"
 MAX_TOKEN_BYTES = 200

@@ -28,10 +28,9 @@ from om_proxy.management.mcp.readers import Reader, identify_reader
 from om_proxy.management.mcp.tools import INSTRUCTIONS, TOOLS, ToolCall, find_tool, read_call
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.wire.server import responses
-from om_proxy.wire.server.capacity.work_kinds import PAGE, SEARCH
-from om_proxy.wire.server.capacity.work_queues import WorkQueues
+from om_proxy.wire.server.capacity.work_queues import PAGE, SEARCH, WorkQueues
+from om_proxy.wire.server.disconnect import ClientDisconnected, read_body
 from om_proxy.wire.server.headers import find_header
-from om_proxy.wire.server.request_body import ClientDisconnected, read_body
 
 MCP_PATH = b"/om/mcp"
 MAX_MCP_BODY_BYTES = 2**20

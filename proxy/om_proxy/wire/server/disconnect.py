@@ -1,4 +1,5 @@
-"""Notice at once that a client has left, even while the proxy works for it."""
+"""Read a request's body, and notice at once that its client has left, even while the proxy works for
+it."""
 
 from __future__ import annotations
 
@@ -8,9 +9,39 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive, Scope
 
+from om_proxy.common.errors import TooLarge
 from om_proxy.wire.server.protocol import DISCONNECT_EXTENSION
 
 T = TypeVar("T")
+
+
+class ClientDisconnected(Exception):
+    """The client left before its request was complete. No response is sent."""
+
+
+async def read_body(receive: Receive, limit_bytes: int) -> bytes:
+    """Return the whole body. Raises TooLarge as soon as the body exceeds `limit` bytes, and
+    ClientDisconnected."""
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnected
+        part = message.get("body", b"")
+        size += len(part)
+        if size > limit_bytes:
+            raise make_too_large(limit_bytes)
+        parts.append(part)
+        if not message.get("more_body"):
+            return b"".join(parts)
+
+
+def make_too_large(limit_bytes: int) -> TooLarge:
+    """Make the error for a body above limits.body."""
+    return TooLarge(
+        f"the request body is larger than limits.body ({limit_bytes} bytes); send less or raise it"
+    )
 
 
 def get_disconnect_future(scope: Scope) -> asyncio.Future[None] | None:

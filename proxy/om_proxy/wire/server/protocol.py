@@ -4,8 +4,8 @@ that tells the application when the client has left.
 - ASGI reports that a client has left only to a task that waits in `receive`. One such task for
   every request would cost as much as reading the request. Here each connection has a future.
 - Neither uvicorn nor its parser bounds heads, or the time that anything takes: the parser collects
-  a header of a gigabyte. Here a connection only counts: wire/server/time_limits/watchdog.py checks
-  it, and wire/server/time_limits/timeouts.py decides what is too slow.
+  a header of a gigabyte. Here a connection only counts: wire/server/watchdog.py checks
+  it, and decides what is too slow.
 - The system does not report a client that leaves while we read nothing from it. That happens while
   a request waits for an earlier one, or while the application does not read a body. The watchdog's
   check then asks the system, which does not see the end of a connection if it holds too many unread
@@ -31,14 +31,14 @@ from om_proxy.common.errors import BadRequest, HeadTooLarge, OmError, TooSlow
 from om_proxy.wire.server import responses, sockets
 from om_proxy.wire.server.graceful_server import ServerStop
 from om_proxy.wire.server.headers import find_header
-from om_proxy.wire.server.time_limits.timeouts import (
+from om_proxy.wire.server.upgrade import NoUpgradeProtocol
+from om_proxy.wire.server.watchdog import (
     ConnectionSample,
     ConnectionStage,
     TimeoutDetector,
     TimeoutKind,
+    Watchdog,
 )
-from om_proxy.wire.server.time_limits.watchdog import Watchdog
-from om_proxy.wire.server.upgrade import NoUpgradeProtocol
 
 # in a scope's `extensions`: its `future` is done once the connection is gone, and the one that
 # `create_shutdown_future` returns once the server is told to end
@@ -222,7 +222,7 @@ class BoundedProtocol(NoUpgradeProtocol):
         unsent = self.transport.get_write_buffer_size()
         stage = self._find_stage()
         sample = ConnectionSample(stage, self._requests, self._body_bytes, unsent, self._resumed)
-        kind = self._timeouts.detect(sample, now, limits, limits.keep_alive)
+        kind = self._timeouts.detect(sample, now, limits)
         if kind == "idle" and self._has_unread():
             return None
         if stage == "rest" and self._body_bytes > 2 * limits.body:

@@ -1,4 +1,5 @@
-"""Bind the sockets that a server listens on, and ask the system about a client's connection."""
+"""Bind the sockets that a server listens on, allow as many as the system permits, and ask the system
+about a client's connection."""
 
 from __future__ import annotations
 
@@ -98,3 +99,16 @@ def _describe_bind_failure(exc: OSError) -> str:
     if exc.errno in {errno.EACCES, errno.EPERM}:
         return "is not allowed for this user: set a port of 1024 or more (--port or OM_PROXY__SERVER__PORT)"
     return f"cannot be used ({exc.strerror}): set another port (--port or OM_PROXY__SERVER__PORT)"
+
+
+def raise_open_file_limit() -> None:
+    """Allow as many open files as the system permits. Each connection is a file, and the usual 1
+    024 are too few for slow clients."""
+    try:
+        import resource  # noqa: PLC0415 - Windows has none
+
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+    except (ImportError, ValueError):
+        # Windows has no such limit; macOS reports an infinite limit, and refuses to set it
+        return

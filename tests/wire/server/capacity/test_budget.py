@@ -15,8 +15,8 @@ from om_proxy.wire.server.capacity.budget import (
     LARGE_SHARE,
     MIN_RELEASED_BYTES,
     MemoryBudget,
+    release_freed_memory,
 )
-from om_proxy.wire.server.process_resources import release_freed_memory
 
 LIMIT = 1_000
 

@@ -11,8 +11,7 @@ import pytest
 from om_proxy.common.errors import Overloaded
 from om_proxy.wire.server.capacity import work_queues
 from om_proxy.wire.server.capacity.budget import MemoryBudget
-from om_proxy.wire.server.capacity.work_kinds import UNKNOWN_KEYS, Share, WorkKind
-from om_proxy.wire.server.capacity.work_queues import Slot, WorkQueue
+from om_proxy.wire.server.capacity.work_queues import UNKNOWN_KEYS, Share, Slot, WorkKind, WorkQueue
 
 MIB = 2**20
 KIND = WorkKind(name="digging", covers="", at_once=3, of_tenant=2, waiting=3, held_bytes=10 * MIB)

@@ -30,7 +30,7 @@ from om_proxy.settings.identity.header_values import group_by_name, read_choice,
 from om_proxy.settings.identity.identity_rules import HISTORY_HEADER, SCOPE_HEADER, TIMEZONE_HEADER
 from om_proxy.wire.apis.api import Api, Request, Unreadable, require_recall
 from om_proxy.wire.apis.registry import get_api
-from om_proxy.wire.server.capacity.work_kinds import PREVIEW
+from om_proxy.wire.server.capacity.work_queues import PREVIEW
 
 
 class MessageDiff(NamedTuple):

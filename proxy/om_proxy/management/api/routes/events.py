@@ -20,7 +20,7 @@ from om_proxy.memory.events.parts import EVENT_TYPES
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.values.records import StoredEvent
-from om_proxy.wire.server.capacity.work_kinds import EVENT_STREAM
+from om_proxy.wire.server.capacity.work_queues import EVENT_STREAM
 from om_proxy.wire.server.headers import find_header
 
 EVENT_STREAM_TYPE = b"text/event-stream"

@@ -15,7 +15,7 @@ from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.services import AdminServices
 from om_proxy.management.memory_export import Record
 from om_proxy.memory.model import Key
-from om_proxy.wire.server.capacity.work_kinds import EXPORT
+from om_proxy.wire.server.capacity.work_queues import EXPORT
 
 EXPORT_TYPE = "application/x-ndjson"
 MIN_PIECE_BYTES = 32 * 2**10  # of one piece of the answer, but the last

@@ -29,7 +29,7 @@ from om_proxy.management.moving.importing import ImportOptions, import_memory
 from om_proxy.management.thread_admin import check_version
 from om_proxy.memory.model import Memory
 from om_proxy.wire.apis.message_times import list_unit_times, take_times
-from om_proxy.wire.server.capacity.work_kinds import IMPORT
+from om_proxy.wire.server.capacity.work_queues import IMPORT
 
 
 class ImportQuery(Query, frozen=True):

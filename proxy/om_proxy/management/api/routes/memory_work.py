@@ -16,7 +16,7 @@ from om_proxy.management.api.routes.threads import ThreadStatus, describe_thread
 from om_proxy.management.api.services import AdminServices
 from om_proxy.management.steering.work_requests import BegunWork, FindContext
 from om_proxy.memory.model import Memory
-from om_proxy.wire.server.capacity.work_kinds import MEMORY_WORK
+from om_proxy.wire.server.capacity.work_queues import MEMORY_WORK
 
 MAX_WAIT_S = 60
 MAX_INSTRUCTION_CHARS = 4_000

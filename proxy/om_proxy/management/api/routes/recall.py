@@ -28,7 +28,7 @@ from om_proxy.memory.recall.quoted_message import QuotedMessage
 from om_proxy.memory.recall.thread_list import ThreadListPage
 from om_proxy.memory.recall.words import find_words, query_words
 from om_proxy.settings.identity.callers import choose_reading_scope
-from om_proxy.wire.server.capacity.work_kinds import SEARCH
+from om_proxy.wire.server.capacity.work_queues import SEARCH
 
 MAX_ANSWER_TOKENS = 2_000
 TIMEOUT_S = 10.0

@@ -30,7 +30,7 @@ from om_proxy.memory.recall.clipping import find_hits
 from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.memory.recall.words import find_words, query_words
-from om_proxy.wire.server.capacity.work_kinds import SEARCH
+from om_proxy.wire.server.capacity.work_queues import SEARCH
 
 SEARCH_S = 8.0  # of the time that the answer takes, to search resource after resource
 MAX_RESOURCES = 100  # that one search reads

@@ -44,9 +44,12 @@ from starlette.types import Message, Receive, Scope
 
 from om_proxy.common.errors import Overloaded, TooLarge
 from om_proxy.wire.server.capacity.budget import BODY_WEIGHT, MemoryBudget
-from om_proxy.wire.server.disconnect import get_disconnect_future, run_unless_disconnected
+from om_proxy.wire.server.disconnect import (
+    get_disconnect_future,
+    make_too_large,
+    run_unless_disconnected,
+)
 from om_proxy.wire.server.headers import parse_content_length
-from om_proxy.wire.server.request_body import make_too_large
 
 BUSY_SHARE = 0.8  # of the slots
 UPLOAD_SHARE = 0.5  # of the slots

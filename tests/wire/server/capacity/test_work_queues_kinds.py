@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.wire.server.capacity.work_kinds import EVENT_STREAM, EXPORT, WORK_KINDS, WorkKind
+from om_proxy.wire.server.capacity.work_queues import EVENT_STREAM, EXPORT, WORK_KINDS, WorkKind
 
 PAGE = Path(__file__).parents[4] / "docs" / "guides" / "capacity.md"
 

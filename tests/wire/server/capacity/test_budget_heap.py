@@ -11,7 +11,7 @@ import pytest
 
 MAPPED = """
 import ctypes, sys
-from om_proxy.wire.server.process_resources import keep_freed_heap
+from om_proxy.wire.server.capacity.budget import keep_freed_heap
 
 class Info(ctypes.Structure):
     _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks mapped rest1 rest2 rest3 rest4 rest5 rest6".split()]

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from om_proxy.settings.config.sections.service import LimitSettings
-from om_proxy.wire.server.time_limits.timeouts import TimeoutKind
-from om_proxy.wire.server.time_limits.watchdog import (
+from om_proxy.wire.server.watchdog import (
     MAX_RESETS_PER_SLICE,
     ROUND_S,
     SLICES_PER_ROUND,
     WATCHDOG_STATE_KEY,
-    TimerLoop,
+    TimeoutKind,
     Watchdog,
 )
 
@@ -31,7 +30,7 @@ class ManualTimer:
         return self.now
 
     def call_later(
-        self, delay: float, callback: Callable[[TimerLoop], None], loop: TimerLoop, /
+        self, delay: float, callback: Callable[[ManualTimer], None], loop: ManualTimer, /
     ) -> None:
         assert self.next is None, "one timer for all"
         self.delay = delay

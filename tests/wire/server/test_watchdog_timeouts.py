@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from om_proxy.settings.config.sections.service import LimitSettings
-from om_proxy.wire.server.time_limits.timeouts import (
+from om_proxy.wire.server.watchdog import (
     REFUSAL_READ_TIMEOUT_S,
     ConnectionSample,
     ConnectionStage,
@@ -16,8 +16,7 @@ from om_proxy.wire.server.time_limits.timeouts import (
     TimeoutKind,
 )
 
-LIMITS = LimitSettings(header_timeout=10.0, body_timeout=30.0, write_timeout=60.0)
-IDLE = 5.0
+LIMITS = LimitSettings(header_timeout=10.0, body_timeout=30.0, write_timeout=60.0, keep_alive=5.0)
 MANY = 10_000
 
 
@@ -28,7 +27,7 @@ def detect_all(
     for three hours."""
     detector = TimeoutDetector()
     for n in range(int(MANY / seconds)):
-        if kind := detector.detect(seen[min(n, len(seen) - 1)], 100.0 + n * seconds, LIMITS, IDLE):
+        if kind := detector.detect(seen[min(n, len(seen) - 1)], 100.0 + n * seconds, LIMITS):
             return kind, n * seconds
     return None, 0.0
 
@@ -50,7 +49,7 @@ def at(
         ("head", ("head", 10)),
         ("body", ("body", 30)),
         ("rest", ("rest", 30)),
-        ("idle", ("idle", IDLE)),
+        ("idle", ("idle", LIMITS.keep_alive)),
         ("left", ("left", REFUSAL_READ_TIMEOUT_S)),
         ("behind", ("behind", 1)),
         ("proxy", (None, 0)),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from om_proxy.common.errors import TooLarge
-from om_proxy.wire.server.request_body import ClientDisconnected, read_body
+from om_proxy.wire.server.disconnect import ClientDisconnected, read_body
 
 
 class Client:

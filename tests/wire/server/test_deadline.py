@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from om_proxy.wire.server.time_limits.deadline import Deadline
+from om_proxy.wire.server.deadline import Deadline
 
 
 async def at_once() -> int:

@@ -1,1 +1,0 @@
-"""End connections that are too slow. Start with watchdog.py."""
