@@ -34,7 +34,7 @@ from om_proxy.memory.recall.words import STOP_WORDS, query_words
 from om_proxy.storage.base import Store
 from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.message_parts import read_indexed_text
 from tests.bench.stores import read_cpu_s
 from tests.storage.memory_builder import MemoryBuilder
 from tests.storage.search_contract import add_said, store_thread

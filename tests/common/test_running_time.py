@@ -7,11 +7,10 @@ import time
 
 import pytest
 
-from om_proxy.common.running_time import limit_running_time, wait_running_time
+from om_proxy.common.running_time import Deadline, limit_running_time, wait_running_time
 from om_proxy.engine.turns import deferred
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.storage.spooling import spool_flusher
-from om_proxy.wire.server.deadline import Deadline
 from tests.memory.building import KEY
 
 LIMIT_S = 0.2

@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from om_proxy.common.errors import BadRequest, Conflict, MemoryAway, OmError, StorageError
 from om_proxy.common.reasons import Reason, Status
+from om_proxy.common.running_time import Deadline
 from om_proxy.edge.attempts import Attempts
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.exchange import (
@@ -51,7 +52,6 @@ from om_proxy.wire.apis.split import Splits
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.budget import MemoryBudget
 from om_proxy.wire.server.capacity.fair_queue import wait_slot
-from om_proxy.wire.server.deadline import Deadline
 from om_proxy.wire.server.disconnect import (
     ClientDisconnected,
     DisconnectWatch,

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from om_proxy.common.off_loop import run_off_loop
 from om_proxy.common.reasons import Reason
+from om_proxy.common.running_time import Deadline
 from om_proxy.engine.background.decision_report import report_decision
 from om_proxy.engine.background.worker import activate_ready_notes
 from om_proxy.engine.memory_cache.memories import Memories
@@ -34,7 +35,6 @@ from om_proxy.memory.lifecycle.hints import has_user_spoken
 from om_proxy.memory.lifecycle.observable import last_observable_seq
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, resource_key
-from om_proxy.wire.server.deadline import Deadline
 
 # Threads whose notes one request may activate, with one commit each. The background activates the
 # others.

@@ -19,7 +19,7 @@ from om_proxy.agents.models import TokenCounter
 from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import NotFound, OmError, StorageError, Unwritable, raise_site
 from om_proxy.common.reasons import Reason, Status
-from om_proxy.common.running_time import limit_running_time
+from om_proxy.common.running_time import Deadline, limit_running_time
 from om_proxy.engine.background.recounting import Recounter
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
@@ -52,7 +52,6 @@ from om_proxy.observability.facts import Uncommitted
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.wire.apis.api import Reply, Request
 from om_proxy.wire.apis.titles import read_replied_title
-from om_proxy.wire.server.deadline import Deadline
 
 logger = structlog.get_logger("memory")
 

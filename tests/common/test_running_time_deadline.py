@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from om_proxy.wire.server.deadline import Deadline
+from om_proxy.common.running_time import Deadline
 
 
 async def at_once() -> int:
