@@ -22,7 +22,7 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.shared import newest_passages
 from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.values.listing import ThreadPlace
-from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.message_parts import read_indexed_text
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.support.long_forms import IS_LONG
 

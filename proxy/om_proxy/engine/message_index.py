@@ -16,7 +16,7 @@ from om_proxy.memory.recall.passages import IndexPlace, Passage, cut_passages
 from om_proxy.memory.recall.words import INDEX_VERSION
 from om_proxy.storage.contract.passage_index import PassageIndex, UnindexedMessages
 from om_proxy.storage.values.listing import ThreadInfo
-from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.message_parts import read_indexed_text
 
 BATCH_MESSAGES = 500
 # words of so many messages block the event loop for 10 ms

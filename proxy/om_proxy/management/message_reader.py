@@ -15,7 +15,7 @@ from om_proxy.common.errors import NotFound, StorageError
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.memory.model import Key, Memory, Message, Observation
 from om_proxy.storage.values.stored_rows import StoredMessage
-from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.message_parts import read_indexed_text
 from om_proxy.wire.apis.titles import cut_first_words
 
 MAX_READS_AT_ONCE = 4  # requests need the store's other connections: there are 10 by default

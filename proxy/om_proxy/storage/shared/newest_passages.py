@@ -24,7 +24,7 @@ from om_proxy.storage.contract.passage_index import (
 )
 from om_proxy.storage.forwarding_store import Method
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace, ThreadSelection
-from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.message_parts import read_indexed_text
 
 NEWEST_MESSAGES = 2_000
 MAX_SEARCHED_THREADS = 200  # a thread is read in two round trips

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 from om_proxy.memory.model import Message
 from om_proxy.memory.recall.passages import cut_passages
-from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.message_parts import read_indexed_text
 
 MAX_CHECKED_MESSAGES = 2_000  # without a passage: rarely one has words
 

@@ -1,4 +1,5 @@
-"""Read a message's parts: as a look-up shows them, or in short with its speaker.
+"""Read what a message of any API says: its parts as a look-up shows them, its texts as they are indexed
+(docs/contributing/recall.md#what-is-indexed), or in short with its speaker.
 
 A look-up shows texts, tool calls and results, and what stands for images and files. A model's
 reasoning is no part.
@@ -6,20 +7,20 @@ reasoning is no part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from msgspec import UNSET
 
-from om_proxy.memory.message_view import MessageView, ToolCall
-from om_proxy.memory.model import Item
+from om_proxy.memory.message_view import MessageView, Part, ToolCall
+from om_proxy.memory.model import Item, Message
+from om_proxy.memory.recall.passages import MessageText
 from om_proxy.memory.recall.quoted_message import PartKind, QuotedPart, clean_text
-from om_proxy.wire.apis.json_text import replace_lone_surrogates, show_arguments
+from om_proxy.wire.apis.json_text import parse_arguments, replace_lone_surrogates, show_arguments
 from om_proxy.wire.apis.registry import view_message
 
 RESULT_ROLES = ("tool", "function")
 MAX_SHOWN_URL_CHARS = 80
-
-
+MAX_ARGUMENT_TEXTS = 1_000  # of one call; its index words are fewer
 MAX_SPEAKER_CHARS = 40
 
 
@@ -84,10 +85,10 @@ def summarize_message(raw: bytes, api: str) -> tuple[str, tuple[str, ...]]:
         return "Unknown", ()
     role = "" if message.role is None else str(message.role)
     speaker = role.capitalize()[:MAX_SPEAKER_CHARS]
-    return speaker, tuple(part for part in _list_texts(message) if part.strip())
+    return speaker, tuple(part for part in _list_short_texts(message) if part.strip())
 
 
-def _list_texts(message: MessageView) -> Iterator[str]:
+def _list_short_texts(message: MessageView) -> Iterator[str]:
     for part in message.parts():
         if isinstance(part, str):
             yield part
@@ -96,3 +97,51 @@ def _list_texts(message: MessageView) -> Iterator[str]:
     for call in message.calls():
         if call.kind in ("function", "empty"):
             yield f"[calls {'a tool' if call.name is UNSET else call.name}]"
+
+
+def read_indexed_text(message: Message) -> MessageText:
+    """Return the texts of a message that are indexed. An unreadable message has none."""
+    read = MessageText(message.seq, message.item.role, message.at)
+    view = view_message(message.item.raw, message.item.api)
+    if view is None:
+        return read
+    texts = tuple(_list_texts(view.parts()))
+    if message.item.role in RESULT_ROLES:
+        return read._replace(result=texts)
+    return read._replace(
+        speaker=view.name if isinstance(view.name, str) else "",
+        spoken=texts,
+        called=tuple(_list_call_texts(view)),
+    )
+
+
+def _list_texts(parts: Iterable[str | Part]) -> Iterator[str]:
+    for part in parts:
+        if isinstance(part, str):
+            yield part
+        elif part.payload() != ():  # reasoning
+            shown = part.render()
+            yield shown if isinstance(shown, str) else shown.name
+
+
+def _list_call_texts(view: MessageView) -> Iterator[str]:
+    for call in view.calls():
+        if isinstance(call.name, str):
+            yield call.name
+        for texts in (call.arguments, call.other_input):
+            yield from _list_strings(parse_arguments(texts))
+
+
+def _list_strings(value: object) -> Iterator[str]:
+    """Yield the texts inside a JSON value, without its names, in order."""
+    waiting = [value]
+    left = MAX_ARGUMENT_TEXTS
+    while waiting and left:
+        value = waiting.pop()
+        if isinstance(value, str):
+            left -= 1
+            yield value
+        elif isinstance(value, dict):
+            waiting += reversed(value.values())
+        elif isinstance(value, list):
+            waiting += reversed(value)

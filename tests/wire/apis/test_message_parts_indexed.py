@@ -7,7 +7,7 @@ import pytest
 
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from om_proxy.memory.recall.passages import MessageText
-from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.message_parts import read_indexed_text
 
 
 def read(raw: bytes, role: str) -> MessageText:
