@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import asyncio
 
+from om_proxy.common.running_time import Deadline
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.settings.identity.callers import Caller
-from om_proxy.wire.server.deadline import Deadline
 from tests.engine.turns.test_engine import (
     LONG,
     UNBUFFERED,

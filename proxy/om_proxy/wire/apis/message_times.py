@@ -15,7 +15,7 @@ from om_proxy.common.errors import BadRequest
 from om_proxy.memory.value_bounds import MAX_UNIX_SECONDS
 from om_proxy.wire.apis.api import Request
 from om_proxy.wire.apis.json_text import decode_or_none
-from om_proxy.wire.apis.units import Units
+from om_proxy.wire.apis.split import Units
 
 TIME_MEMBER = "created_at"
 _LIST_MEMBERS: dict[ApiName, str] = {

@@ -17,11 +17,10 @@ from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Item
 from om_proxy.memory.prompt.layout import Layout
 from om_proxy.memory.prompt.tail import Piece
-from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import Api, Request, Unreadable
 from om_proxy.wire.apis.chat.chat_api import CHAT, cut_beginning, drop_texts, read_beginning
 from om_proxy.wire.apis.chat.plain_form import encode_message, fit_message
-from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
+from om_proxy.wire.apis.chat.reply import read_usage
 
 __all__ = [
     "APIS",
@@ -31,14 +30,10 @@ __all__ = [
     "get_api",
     "read_beginning",
     "read_item",
-    "read_usage",
+    "read_usage",  # of the API that most memory models are asked by
     "rewrite_body",
     "view_message",
 ]
-
-# the API that most memory models are asked by (agents/model_access/dialect.py)
-read_usage: Callable[[Any], Usage | None] = read_chat_usage
-
 
 # those that were asked for so far
 APIS: dict[str, Api] = {"chat": CHAT}

@@ -12,7 +12,7 @@ from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.wire.apis.chat import request_form
 from om_proxy.wire.apis.chat.chat_request import read_item
-from om_proxy.wire.apis.chat.look_ups.kept_look_ups import write_tail
+from om_proxy.wire.apis.chat.look_ups.recall_tool import write_tail
 from om_proxy.wire.apis.chat.plain_form import LEFT_OUT
 from om_proxy.wire.apis.chat.request_form import (
     drop_request_forms,

@@ -12,7 +12,7 @@ import pytest
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.messages import elements
 from om_proxy.wire.apis.messages.elements import ElementUnits, cut_element, find_starts, read_units
-from om_proxy.wire.apis.units import NONE_MARKED
+from om_proxy.wire.apis.split import NONE_MARKED
 
 MARK = {"cache_control": {"type": "ephemeral"}}
 A = {"type": "tool_result", "tool_use_id": "a", "content": "1"}

@@ -21,8 +21,8 @@ from om_proxy.wire.apis.api import TURN, Api, Kind, RecallApi, Request
 from om_proxy.wire.apis.chat import chat_message, chat_request
 from om_proxy.wire.apis.chat.layout import assemble, drop_block_texts
 from om_proxy.wire.apis.chat.look_ups import recall_tool, rounds
-from om_proxy.wire.apis.chat.look_ups.kept_look_ups import write_tail
 from om_proxy.wire.apis.chat.look_ups.plain_rounds import take_out_calls
+from om_proxy.wire.apis.chat.look_ups.recall_tool import write_tail
 from om_proxy.wire.apis.chat.look_ups.splice import StreamSplice
 from om_proxy.wire.apis.chat.look_ups.whole_splice import WholeSplice, may_call_tools
 from om_proxy.wire.apis.chat.plain_form import write_plain_body

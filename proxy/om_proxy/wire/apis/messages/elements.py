@@ -14,7 +14,7 @@ from om_proxy.wire.apis.api import Request, Unreadable
 from om_proxy.wire.apis.json_text import decode_or_none
 from om_proxy.wire.apis.messages.reading import RESULT_TYPE
 from om_proxy.wire.apis.request_members import join_list
-from om_proxy.wire.apis.units import Units, find_elements_with
+from om_proxy.wire.apis.split import Units, find_elements_with
 
 USER, ASSISTANT = Raw(b'"user"'), Raw(b'"assistant"')
 

@@ -42,7 +42,7 @@ from om_proxy.wire.apis.request_members import (
     replace_members,
     split_members,
 )
-from om_proxy.wire.apis.units import Units
+from om_proxy.wire.apis.split import Units
 
 MAX_MARKS = 4  # Anthropic refuses more
 MAX_KEPT_SYSTEM_MESSAGES = 32

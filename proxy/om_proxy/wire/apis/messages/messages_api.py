@@ -45,8 +45,8 @@ from om_proxy.wire.apis.request_members import (
     parse_body,
     parse_known,
 )
-from om_proxy.wire.apis.split import Split
-from om_proxy.wire.apis.units import (
+from om_proxy.wire.apis.split import (
+    Split,
     Units,
     build_units_split,
     find_elements_with,

@@ -18,7 +18,7 @@ from om_proxy.wire.apis.json_text import parse_object
 from om_proxy.wire.apis.messages.elements import cut_element, remove_marks, write_element
 from om_proxy.wire.apis.messages.reading import list_blocks, read_chat_message
 from om_proxy.wire.apis.messages.writing import write_chat_message, write_value
-from om_proxy.wire.apis.units import Units
+from om_proxy.wire.apis.split import Units
 
 # a message must not end in one of them; the first is that of a text without words
 UNFOLLOWED_KINDS = frozenset({"", "thinking", "redacted_thinking"})

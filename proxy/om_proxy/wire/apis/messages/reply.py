@@ -12,8 +12,8 @@ from msgspec import Raw
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import Reply
 from om_proxy.wire.apis.chat.deltas import CALL_VALUES, MEMBER_VALUES, ReplyTooLarge
+from om_proxy.wire.apis.chat.reply import MAX_REPORTED_TOKENS
 from om_proxy.wire.apis.chat.reply_frame import ReplyFrame, StreamedReply
-from om_proxy.wire.apis.chat.usage import MAX_REPORTED_TOKENS
 from om_proxy.wire.apis.json_text import decode_or_none, is_too_large, parse_lax
 from om_proxy.wire.apis.messages.elements import write_element
 from om_proxy.wire.apis.messages.writing import write_value

@@ -18,7 +18,7 @@ from msgspec import Raw, Struct
 from om_proxy.wire.apis.api import Request, Unreadable
 from om_proxy.wire.apis.json_text import name_role, parse_lax
 from om_proxy.wire.apis.request_members import join_list
-from om_proxy.wire.apis.units import Units
+from om_proxy.wire.apis.split import Units
 
 NO_UNIT_TYPES = frozenset({"additional_tools", "configuration_update"})
 TOOLS_WORD, SETTINGS_WORD = b'"additional_tools"', b'"configuration_update"'

@@ -13,8 +13,8 @@ from msgspec import Raw
 from om_proxy.memory.token_prices import Usage
 from om_proxy.wire.apis.api import Reply
 from om_proxy.wire.apis.chat.deltas import CALL_VALUES, ReplyTooLarge
+from om_proxy.wire.apis.chat.reply import read_usage as read_chat_usage
 from om_proxy.wire.apis.chat.reply_frame import ReplyFrame, StreamedReply
-from om_proxy.wire.apis.chat.usage import read_usage as read_chat_usage
 from om_proxy.wire.apis.json_text import decode_or_none, is_too_large
 from om_proxy.wire.apis.responses.items import read_unit
 from om_proxy.wire.apis.sse import (

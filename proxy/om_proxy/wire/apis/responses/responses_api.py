@@ -50,8 +50,13 @@ from om_proxy.wire.apis.responses.reply import (
     find_first_word,
 )
 from om_proxy.wire.apis.responses.writing import write_question
-from om_proxy.wire.apis.split import SlicedMessages, Split
-from om_proxy.wire.apis.units import build_units_split, join_marked, join_starts
+from om_proxy.wire.apis.split import (
+    SlicedMessages,
+    Split,
+    build_units_split,
+    join_marked,
+    join_starts,
+)
 
 PICTURE_WORDS = (b'"input_image"', b'"computer_screenshot"')  # nobody escapes them
 SIDE_REQUEST_HEADERS = (b"x-openai-memgen-request", b"x-codex-guardian")

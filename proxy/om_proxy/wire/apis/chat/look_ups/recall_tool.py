@@ -1,4 +1,5 @@
-"""Offer the tool that looks up earlier messages, and write the body of each round of a reply.
+"""Write what requests say of the tool that looks up earlier messages: the tool itself, the body of each
+round of a reply, and the look-ups of earlier replies in a prompt.
 
 Every other byte of a body stays as it is: the tool is the last element of the client's `tools`, and
 the messages of earlier rounds are after the client's last message.
@@ -14,9 +15,12 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.recall.offering import PLAIN_USE, ToolUse
+from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.wire.apis.api import Request, ToolCall, Unreadable
 from om_proxy.wire.apis.chat.chat_request import FORM_NAMES
+from om_proxy.wire.apis.chat.request_form import write_request_form
 from om_proxy.wire.apis.json_text import find_value_span, replace_lone_surrogates
 from om_proxy.wire.apis.request_members import UNSET_VALUES, split_members
 
@@ -35,6 +39,7 @@ _THREAD_MODE = (
 )
 # a tool whose name can clash has one of these in its JSON
 _NAME_HINTS = (b"ecall", b"ECALL")
+SIGNATURE = b'"thought_signature"'
 _NULL = Raw(b"null")
 _FREE_FORMATS = (*UNSET_VALUES, b'"text"')
 
@@ -54,9 +59,24 @@ class _Format(msgspec.Struct):
     type: Any = None
 
 
+class _Call(msgspec.Struct):
+    id: str = ""
+
+
+class _Answer(msgspec.Struct):
+    tool_call_id: str = ""
+
+
+class _Caller(msgspec.Struct):
+    tool_calls: list[Raw] = []
+
+
 _members_of_use = msgspec.json.Decoder(_Members)
 _format = msgspec.json.Decoder(_Format)
 _members = msgspec.json.Decoder(dict[str, Raw])
+_call = msgspec.json.Decoder(_Call)
+_answer = msgspec.json.Decoder(_Answer)
+_caller = msgspec.json.Decoder(_Caller)
 _any = msgspec.json.Decoder()
 
 
@@ -240,3 +260,72 @@ def write_answer(call: ToolCall, text: str) -> bytes:
     content = json.dumps(text, ensure_ascii=False).encode("utf-8", "backslashreplace")
     id_ = json.dumps(call.id, ensure_ascii=False).encode("utf-8", "backslashreplace")
     return b'{"role":"tool","tool_call_id":' + id_ + b',"content":' + content + b"}"
+
+
+# ── the messages of a prompt's tail ───────────────────────────────────────────────────────────────
+#
+# The client's own messages stay as they came, stored ones are in the form of a request, and the
+# look-ups of earlier replies stand before the reply that each was made for. A round with calls of the
+# proxy's tool alone is messages of its own. Where the client's tools were called too, the proxy's
+# calls go back into the one message that made them, which the client has without them; every other
+# byte of it stays.
+
+
+def write_tail(tail: Sequence[Piece]) -> list[bytes]:
+    """Return the messages of the tail, with the look-ups that they show, and without stored replies
+    that say nothing."""
+    if all(piece.look_ups is None for piece in tail):
+        written = [
+            piece.raw if piece.index >= 0 else write_request_form(piece.raw) for piece in tail
+        ]
+    else:
+        written = [raw for piece in tail for raw in _write_piece(piece)]
+    return list(filter(None, written))
+
+
+def _write_piece(piece: Piece) -> Iterator[bytes]:
+    raw = piece.raw if piece.sent else write_request_form(piece.raw)
+    look_ups = piece.look_ups or LookedUp()
+    for one in look_ups.rounds:
+        yield write_request_form(one.assistant)
+        yield from one.results
+    with_calls = look_ups.beside and _put_in_calls(raw, look_ups.beside)
+    if look_ups.beside and with_calls:
+        yield with_calls
+        yield from look_ups.beside.results
+    else:
+        yield raw
+
+
+def _put_in_calls(message: bytes, beside: Round) -> bytes | None:
+    """Return the message with the proxy's calls before the client's, as their results come before
+    the client's. None: it makes no calls, or is not read; then results would answer nothing. Of the
+    calls of one message Gemini signs the first only, and demands that it stays the first."""
+    readable = replace_lone_surrogates(message) or message  # of the same length
+    try:
+        calls = b",".join(_list_calls(beside))
+        span = find_value_span("tool_calls", _members.decode(readable), readable)
+    except (ValueError, RecursionError):
+        return None
+    if not calls or span is None or not readable.startswith(b"[", span.start):
+        return None
+    start, end = span.start + 1, span.stop - 1
+    own = readable[start:end]
+    if SIGNATURE in own and SIGNATURE not in calls:
+        return message[:end] + b"," + calls + message[end:]
+    if own.strip():
+        calls += b","
+    return message[:start] + calls + message[start:]
+
+
+def _list_calls(beside: Round) -> Iterator[bytes]:
+    """List the calls that the results answer. The message may hold the client's calls too."""
+    answered = {_answer.decode(_repair(result)).tool_call_id for result in beside.results}
+    assistant = write_request_form(beside.assistant)
+    for call in _caller.decode(_repair(assistant)).tool_calls:
+        if _call.decode(call).id in answered:
+            yield bytes(call)
+
+
+def _repair(message: bytes) -> bytes:
+    return replace_lone_surrogates(message) or message

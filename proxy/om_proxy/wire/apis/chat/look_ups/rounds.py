@@ -14,7 +14,7 @@ from msgspec import Raw
 from om_proxy.memory.recall.offering import OwnNames
 from om_proxy.wire.apis.api import RoundEnd, ToolCall, UsageRule
 from om_proxy.wire.apis.chat.deltas import StreamedCall
-from om_proxy.wire.apis.chat.usage import read_usage
+from om_proxy.wire.apis.chat.reply import read_usage
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
 
 # The end of a round that has more to read takes milliseconds.

@@ -46,8 +46,7 @@ from om_proxy.wire.apis.chat.look_ups.rounds import (
     without_delta,
     without_end,
 )
-from om_proxy.wire.apis.chat.reply import DONE
-from om_proxy.wire.apis.chat.usage import read_usage
+from om_proxy.wire.apis.chat.reply import DONE, read_usage
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
 from om_proxy.wire.apis.sse import EventCutter, cut_events, read_event_data, replace_event_data
 

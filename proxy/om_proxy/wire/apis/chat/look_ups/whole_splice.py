@@ -27,7 +27,7 @@ from om_proxy.wire.apis.chat.look_ups.rounds import (
     members_decoder,
     put_back_halves,
 )
-from om_proxy.wire.apis.chat.usage import read_usage
+from om_proxy.wire.apis.chat.reply import read_usage
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
 
 # texts of a message that the rounds of a reply say one after another

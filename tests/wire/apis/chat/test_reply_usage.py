@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from om_proxy.memory.token_prices import Usage
-from om_proxy.wire.apis.chat.usage import read_usage
+from om_proxy.wire.apis.chat.reply import read_usage
 
 
 @pytest.mark.parametrize(

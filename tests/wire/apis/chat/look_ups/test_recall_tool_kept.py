@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.rounds import LookedUp, Round
-from om_proxy.wire.apis.chat.look_ups.kept_look_ups import write_tail
+from om_proxy.wire.apis.chat.look_ups.recall_tool import write_tail
 
 OUR_CALL = b'{"id":"o1","type":"function","function":{"name":"recall","arguments":"{}"}}'
 OUR_OTHER_CALL = b'{"id":"o2",  "function":{"name":"recall","arguments":"{}"}}'

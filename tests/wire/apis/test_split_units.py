@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from om_proxy.memory.transcript import sent_history
 from om_proxy.memory.transcript.sent_history import REHASHED_MESSAGES, Digests, recognise
 from om_proxy.wire.apis import split
-from om_proxy.wire.apis.split import KNOWN_PREFIX_PLACEHOLDER, SlicedMessages, Split
-from om_proxy.wire.apis.units import (
+from om_proxy.wire.apis.split import (
+    KNOWN_PREFIX_PLACEHOLDER,
+    SlicedMessages,
+    Split,
     Units,
     build_units_split,
     find_elements_with,
