@@ -29,7 +29,6 @@ from om_proxy.wire.server.protocol import MAX_HEADERS, BoundedProtocol
 from om_proxy.wire.server.watchdog import (
     REFUSAL_READ_TIMEOUT_S,
     WATCHDOG_STATE_KEY,
-    TimerLoop,
     Watchdog,
     WatchedConnection,
 )
@@ -172,7 +171,9 @@ class ManualWatchdog(Watchdog):
 
     connections: Iterable[WatchedConnection] = ()
 
-    def watch(self, connections: Iterable[WatchedConnection], loop: TimerLoop) -> None:
+    def watch(
+        self, connections: Iterable[WatchedConnection], loop: asyncio.AbstractEventLoop
+    ) -> None:
         self.connections = connections
 
 
