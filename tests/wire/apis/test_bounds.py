@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from om_proxy.memory.transcript.sent_history import MIN_DIGESTED_BYTES, recognise
 from om_proxy.wire.apis import json_text
 from om_proxy.wire.apis.api import Reply, Unreadable
-from om_proxy.wire.apis.chat.chat_request import build_request_split
 from om_proxy.wire.apis.chat.deltas import CALL_VALUES
 from om_proxy.wire.apis.chat.reply import MAX_CHOICES, ChatReplyReader
 from om_proxy.wire.apis.json_text import (
@@ -103,7 +102,7 @@ def test_values_behind_known_messages() -> None:
     """They count too, whatever is known of the messages before them."""
     known = [b'{"role":"user","content":"%s"}' % (b"x" * MIN_DIGESTED_BYTES)] * 9
     first = CHAT.parse_request(b'{"messages":[' + b",".join(known) + b"]}")
-    split = build_request_split(first, recognise((), first.messages).digests)
+    split = CHAT.build_split(first, recognise((), first.messages).digests, 0)
     assert split is not None
     few, many = (b",".join([b"{}"] * count) for count in (9, COUNT_VALUES_ABOVE_BYTES))
     bodies = [

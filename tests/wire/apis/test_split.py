@@ -16,12 +16,8 @@ from om_proxy.memory.transcript import sent_history
 from om_proxy.memory.transcript.sent_history import NO_DIGESTS, REHASHED_MESSAGES, recognise
 from om_proxy.wire.apis import split
 from om_proxy.wire.apis.api import Request, Unreadable
-from om_proxy.wire.apis.chat.chat_request import (
-    build_request_split,
-    replace_messages,
-)
 from om_proxy.wire.apis.registry import CHAT
-from om_proxy.wire.apis.request_members import split_members
+from om_proxy.wire.apis.request_members import replace_messages, split_members
 from om_proxy.wire.apis.split import (
     KNOWN_PREFIX_PLACEHOLDER,
     MAX_SPLITS_BYTES,
@@ -61,7 +57,7 @@ def known(of: bytes, views: Sequence[View] = ()) -> Split | None:
     except Unreadable:
         return None
     with patch.object(split, "MIN_SPLIT_BODY_BYTES", 0):
-        return build_request_split(request, recognise(views, request.messages).digests)
+        return CHAT.build_split(request, recognise(views, request.messages).digests, 0)
 
 
 def read(request: Request) -> dict[str, Any]:
@@ -202,7 +198,7 @@ def test_what_is_kept_can_be_gone_on_from(pair: tuple[bytes, bytes], more: int) 
     except Unreadable:
         return
     with patch.object(split, "MIN_SPLIT_BODY_BYTES", 0):
-        again = build_request_split(request, recognise((), request.messages).digests)
+        again = CHAT.build_split(request, recognise((), request.messages).digests, 0)
     grown = other.replace(b"]", b"," + b",".join(said(more)) + b"]", 1)
     assert outcome(other, again) == outcome(other)
     assert outcome(grown, again) == outcome(grown)
@@ -225,7 +221,7 @@ def test_a_conversation_that_goes_on(gap: bytes) -> None:
         assert isinstance(request.messages, SlicedMessages) == (count > REHASHED_MESSAGES + 2)
         assert read(request) == outcome(text)
         with patch.object(split, "MIN_SPLIT_BODY_BYTES", 0):
-            kept = build_request_split(request, recognise((), request.messages).digests)
+            kept = CHAT.build_split(request, recognise((), request.messages).digests, 0)
         assert (kept is not None) == (count > REHASHED_MESSAGES)
         assert kept is None or len(kept.ends) == count - REHASHED_MESSAGES
 
@@ -269,8 +265,8 @@ def test_what_may_not(other: bytes) -> None:
 def test_nothing_is_kept_of_what_is_small_or_uneven() -> None:
     """It would save nothing, or could not be found again."""
     small = CHAT.parse_request(body(said(20)))
-    assert build_request_split(small, recognise((), small.messages).digests) is None
-    assert build_request_split(small, NO_DIGESTS) is None
+    assert CHAT.build_split(small, recognise((), small.messages).digests, 0) is None
+    assert CHAT.build_split(small, NO_DIGESTS, 0) is None
     assert known(b'{"messages":[' + b",".join(said(5)) + b", " + b",".join(said(5)) + b"]}") is None
     assert known(body([*said(10), b'{"role":"user","content":"\\ud83d"}'])) is None
     grown = CHAT.parse_request(
@@ -278,7 +274,7 @@ def test_nothing_is_kept_of_what_is_small_or_uneven() -> None:
     )
     assert isinstance(grown.messages, SlicedMessages)
     with patch.object(split, "MIN_SPLIT_BODY_BYTES", 0):
-        assert build_request_split(grown, recognise((), grown.messages).digests) is None
+        assert CHAT.build_split(grown, recognise((), grown.messages).digests, 0) is None
 
 
 @pytest.mark.parametrize("uneven", [1, 20])
@@ -293,7 +289,7 @@ def test_white_space_is_not_paid_for_every_message(uneven: int) -> None:
     text = b'{"messages":[' + gap.join(said(uneven + 1)) + b"," + tail + b"]}"
     request = CHAT.parse_request(text, kept)
     digests = recognise((), request.messages).digests
-    assert measure_peak_bytes(lambda: build_request_split(request, digests)) < 4 * len(text)
+    assert measure_peak_bytes(lambda: CHAT.build_split(request, digests, 0)) < 4 * len(text)
 
 
 def test_what_is_kept_is_what_is_counted() -> None:
@@ -365,7 +361,7 @@ def test_the_seed_tells_histories_apart() -> None:
     request = CHAT.parse_request(text)
     with patch.object(split, "MIN_SPLIT_BODY_BYTES", 0):
         one, other = (
-            build_request_split(request, recognise((), request.messages).digests, seed)
+            CHAT.build_split(request, recognise((), request.messages).digests, seed)
             for seed in (1, 2)
         )
         assert one is not None
@@ -373,6 +369,6 @@ def test_the_seed_tells_histories_apart() -> None:
         assert one.running_hash.digest() != other.running_hash.digest()
         assert one.find_in(text) == other.find_in(text) is not None
         again = CHAT.parse_request(text, one)
-        longer = build_request_split(again, recognise((), again.messages).digests, 2)
+        longer = CHAT.build_split(again, recognise((), again.messages).digests, 2)
     assert longer is not None
     assert longer.running_hash.seed == 1

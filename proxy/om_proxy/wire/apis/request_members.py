@@ -223,6 +223,11 @@ def replace_members(request: Request, values: Mapping[str, bytes | None]) -> byt
     return b"".join(pieces)
 
 
+def replace_messages(request: Request, messages: Sequence[bytes]) -> bytes:
+    """Return the body with these messages, instructions included. Every other byte stays."""
+    return replace_members(request, {"messages": join_list(messages)})
+
+
 def _write_members(members: Mapping[str, Raw | bytes | None]) -> bytes:
     return b"".join((*_list_members(members, b"{"), b"}"))
 

@@ -19,7 +19,7 @@ from om_proxy.agents.models.counting import count_message
 from om_proxy.agents.transcript_text import render_transcript
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.chat.chat_request import read_item, read_text
+from om_proxy.wire.apis.chat.chat_message import read_item, read_text
 from om_proxy.wire.apis.message_parts import summarize_message
 
 CORPUS = Path(__file__).with_name("message_corpus.jsonl")

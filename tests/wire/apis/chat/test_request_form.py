@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.wire.apis.chat import request_form
-from om_proxy.wire.apis.chat.chat_request import read_item
+from om_proxy.wire.apis.chat.chat_message import read_item
 from om_proxy.wire.apis.chat.look_ups.recall_tool import write_tail
 from om_proxy.wire.apis.chat.plain_form import LEFT_OUT
 from om_proxy.wire.apis.chat.request_form import (

@@ -27,9 +27,11 @@ from om_proxy.memory.message_view import (
     fingerprint,
 )
 from om_proxy.memory.model import Item
+from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.json_text import parse_arguments, parse_object, write_ascii, write_canonical
 
+INSTRUCTION_ROLES = frozenset({"system", "developer"})
 # what servers call the assistant in a reply, in lower case; a client may send it back so
 ASSISTANT_ROLES = frozenset({"assistant", "model", ""})
 UNCOMPARED_PART_KEYS = frozenset({"cache_control", "annotations"})
@@ -41,7 +43,13 @@ MAX_PARTS_A_PIECE = 16_384
 
 _CALL_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
+
+class _Speaker(msgspec.Struct):
+    role: str = ""
+
+
 _object = msgspec.json.Decoder(dict[str, Any])
+speaker_decoder = msgspec.json.Decoder(_Speaker)
 
 
 class Remark(dict[str, Any]):
@@ -80,6 +88,11 @@ def view_parsed(message: Mapping[str, Any]) -> ChatMessage:
     )
 
 
+def read_item(raw: bytes, key: bytes) -> Item:
+    """Return a message as the memory stores it. Raise Unreadable if it is no message."""
+    return build_item(raw, read_message(raw), key, "chat")
+
+
 def build_item(raw: bytes, view: ChatMessage, key: bytes, api: ApiName) -> Item:
     """Return a message as the memory stores it. `view`: of the message. Raise Unreadable if it is
     nobody's."""
@@ -94,6 +107,38 @@ def build_item(raw: bytes, view: ChatMessage, key: bytes, api: ApiName) -> Item:
         answers=answers if role == "tool" and isinstance(answers, str) else None,
         api=api,
     )
+
+
+def read_role(raw: bytes) -> str:
+    """Return the role; empty if there is none."""
+    try:
+        return speaker_decoder.decode(raw).role
+    except (ValueError, RecursionError):
+        return ""
+
+
+def asking_text(raw: bytes) -> str:
+    """Return the text of a message that asks for something; empty for a message of a model or a
+    tool, because it may quote anything."""
+    return "" if read_role(raw) in ANSWERING_ROLES else read_text(raw)
+
+
+def read_text(raw: bytes) -> str:
+    """Return a message's text parts, joined by newlines; empty for a message that has none or
+    cannot be read."""
+    try:
+        content = read_message(raw).content
+    except Unreadable:
+        return ""
+    if isinstance(content, str):
+        return content
+    return "\n".join(_list_part_texts(content))
+
+
+def _list_part_texts(parts: Any) -> Iterator[str]:
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            yield part["text"]
 
 
 class ChatPart(msgspec.Struct, frozen=True):

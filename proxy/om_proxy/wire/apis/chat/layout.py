@@ -26,14 +26,11 @@ from msgspec import Raw
 
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.memory.prompt.layout import Layout
+from om_proxy.wire.apis.chat.chat_message import speaker_decoder
 
 JSON_EMPTY_LINE = b"\\n\\n"  # an empty line, inside a JSON string
 # Of cached texts and their JSON. A full block has 0.3 MB, and 0.8 MB with one 🔴 in it.
 MAX_WRITTEN_BYTES = 8 * 2**20
-
-
-class _Speaker(msgspec.Struct):
-    role: str = ""
 
 
 def assemble(
@@ -47,7 +44,7 @@ def assemble(
     """Return the prompt's messages in order. `roles` are the roles of the instructions. Empty texts
     leave no trace."""
     role = roles[-1] if roles else "system"
-    first_role = msgspec.json.decode(tail[0], type=_Speaker).role if tail else ""
+    first_role = speaker_decoder.decode(tail[0]).role if tail else ""
     starts_midway = first_role == "assistant"
     block_json = write_json_text(block)
     hint_json = write_json_text(hint)

@@ -22,10 +22,16 @@ from msgspec import Raw
 
 from om_proxy.memory.message_view import ToolCall
 from om_proxy.wire.apis.api import Request
-from om_proxy.wire.apis.chat.chat_message import ChatMessage, ChatPart, Remark, view_message
-from om_proxy.wire.apis.chat.chat_request import INSTRUCTION_ROLES, replace_messages
+from om_proxy.wire.apis.chat.chat_message import (
+    INSTRUCTION_ROLES,
+    ChatMessage,
+    ChatPart,
+    Remark,
+    view_message,
+)
 from om_proxy.wire.apis.chat.layout import add_text
 from om_proxy.wire.apis.json_text import replace_lone_surrogates, write_ascii, write_json
+from om_proxy.wire.apis.request_members import replace_messages
 
 NO_ARGUMENTS = "{}"
 LEFT_OUT = b""  # in place of a message that says nothing

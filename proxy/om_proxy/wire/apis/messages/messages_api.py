@@ -16,7 +16,7 @@ from om_proxy.common.apis import ApiName
 from om_proxy.common.reasons import Reason
 from om_proxy.memory.transcript.sent_history import Digests
 from om_proxy.wire.apis.api import TURN, Api, Kind, Request
-from om_proxy.wire.apis.chat.chat_request import asking_text
+from om_proxy.wire.apis.chat.chat_message import asking_text
 from om_proxy.wire.apis.json_text import parse_object
 from om_proxy.wire.apis.messages import reading
 from om_proxy.wire.apis.messages.elements import (

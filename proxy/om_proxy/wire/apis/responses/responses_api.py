@@ -1,7 +1,7 @@
 """OpenAI's responses, as the `Api` that every floor above reads (wire/apis/api.py). It offers no
 look-ups.
 
-As in chat (wire/apis/chat/chat_request.py), a request is split and not parsed: known items stay raw
+As in chat (wire/apis/chat/chat_api.py), a request is split and not parsed: known items stay raw
 slices. An item is parsed as far as it takes to tell where a unit begins.
 """
 
@@ -18,7 +18,7 @@ from om_proxy.common.apis import ApiName
 from om_proxy.common.reasons import Reason
 from om_proxy.memory.transcript.sent_history import Digests
 from om_proxy.wire.apis.api import TURN, Api, Kind, ReferenceApi, Request
-from om_proxy.wire.apis.chat import chat_request
+from om_proxy.wire.apis.chat import chat_message
 from om_proxy.wire.apis.json_text import decode_or_none, parse_object
 from om_proxy.wire.apis.request_members import (
     MAX_MESSAGES_OF_ONE_TURN,
@@ -134,7 +134,7 @@ class ResponsesApi(Api, ReferenceApi):
 
     def asking_text(self, raw: bytes) -> str:
         """No unit of several items asks."""
-        return chat_request.asking_text(raw[1:-1] if raw.startswith(b"[") else raw)
+        return chat_message.asking_text(raw[1:-1] if raw.startswith(b"[") else raw)
 
     def find_sub_agent(self, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
         named = dict(headers)

@@ -11,7 +11,6 @@ import pytest
 from om_proxy.memory.recall.offering import Offer, decide_offering
 from om_proxy.memory.transcript.sent_history import recognise
 from om_proxy.wire.apis.api import ToolCall, Unreadable
-from om_proxy.wire.apis.chat.chat_request import build_request_split, replace_messages
 from om_proxy.wire.apis.chat.look_ups.recall_tool import (
     offer_tool,
     read_tool_use,
@@ -20,6 +19,7 @@ from om_proxy.wire.apis.chat.look_ups.recall_tool import (
     write_tool,
 )
 from om_proxy.wire.apis.registry import CHAT
+from om_proxy.wire.apis.request_members import replace_messages
 from tests.docs.reference import ROOT
 
 TOOL = b'{"t":1}'
@@ -80,7 +80,7 @@ def test_offering_writes_the_first_round(
     body = members % (b'"messages": [ %s]' % b" , ".join(messages))
     request = CHAT.parse_request(body)
     if is_known:
-        split = build_request_split(request, recognise((), request.messages).digests)
+        split = CHAT.build_split(request, recognise((), request.messages).digests, 0)
         request = CHAT.parse_request(body, split)
         assert len(request.frame) < len(body) or split is None
     written = replace_messages(request, REWRITTEN_MESSAGES) if is_rewritten else body

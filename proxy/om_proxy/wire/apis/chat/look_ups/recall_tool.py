@@ -19,10 +19,9 @@ from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.recall.offering import PLAIN_USE, ToolUse
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.wire.apis.api import Request, ToolCall, Unreadable
-from om_proxy.wire.apis.chat.chat_request import FORM_NAMES
 from om_proxy.wire.apis.chat.request_form import write_request_form
 from om_proxy.wire.apis.json_text import find_value_span, replace_lone_surrogates
-from om_proxy.wire.apis.request_members import UNSET_VALUES, split_members
+from om_proxy.wire.apis.request_members import UNSET_VALUES, Members, split_members
 
 DESCRIPTION = (
     "Look up earlier messages word for word. The notes above are summaries; each begins with the "
@@ -42,6 +41,27 @@ _NAME_HINTS = (b"ecall", b"ECALL")
 SIGNATURE = b'"thought_signature"'
 _NULL = Raw(b"null")
 _FREE_FORMATS = (*UNSET_VALUES, b'"text"')
+
+
+class Forms(Members, kw_only=True):
+    """The members that bind the reply's text to JSON, a grammar or a choice, beside
+    `response_format`."""
+
+    guided_json: Raw = _NULL  # vLLM to 0.11, NIM
+    guided_regex: Raw = _NULL
+    guided_choice: Raw = _NULL
+    guided_grammar: Raw = _NULL
+    structural_tag: Raw = _NULL
+    structured_outputs: Raw = _NULL  # vLLM from 0.12 on
+    json_schema: Raw = _NULL  # llama.cpp, SGLang, TabbyAPI
+    grammar: Raw = _NULL  # llama.cpp, KoboldCpp
+    regex: Raw = _NULL  # SGLang
+    ebnf: Raw = _NULL
+    regex_pattern: Raw = _NULL  # TabbyAPI
+    grammar_string: Raw = _NULL  # TabbyAPI, text-generation-webui
+
+
+FORM_NAMES = frozenset(Forms.__annotations__)
 
 
 class _Members(msgspec.Struct):

@@ -11,14 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.wire.apis.api import Unreadable
-from om_proxy.wire.apis.chat.chat_request import (
-    asking_text,
-    read_item,
-    read_text,
-    replace_messages,
-)
+from om_proxy.wire.apis.chat.chat_message import asking_text, read_item, read_text
 from om_proxy.wire.apis.registry import CHAT
-from om_proxy.wire.apis.request_members import split_members
+from om_proxy.wire.apis.request_members import replace_messages, split_members
 
 KEY = b"k" * 32
 ODD = (
