@@ -39,7 +39,8 @@ COST_FILE = Path(__file__).with_name("request_cost.json")
 OWN_CODE = str(Path(om_proxy.__file__).parent)
 # of the scripted model server; its watchdog looks at its connections each tenth of a second
 MODEL_SERVER_CODE = tuple(
-    f"{OWN_CODE}/{path}" for path in ("testing", "wire/server/protocol.py", "wire/server/")
+    f"{OWN_CODE}/{path}"
+    for path in ("testing", "wire/server/protocol.py", "wire/server/watchdog.py")
 )
 WARM_REQUESTS, COUNTED_REQUESTS = 6, 15
 EVENTS = 40, 240  # of the shorter and of the longer stream
