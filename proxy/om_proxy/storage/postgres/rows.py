@@ -6,9 +6,9 @@ from om_proxy.memory.model import Memory
 from om_proxy.storage.encoding import encode_text
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.shared.row_decoding import Row
+from om_proxy.storage.shared.row_encoding import RowEncoder
 from om_proxy.storage.sql import columns
 from om_proxy.storage.sql.columns import Columns
-from om_proxy.storage.sql.rows import RowEncoder
 
 ROW_ENCODER = RowEncoder(encode_text)
 

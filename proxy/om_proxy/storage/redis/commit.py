@@ -69,14 +69,11 @@ class Commit:
         others = find_stored_others(after)
         # texts that stay are not encrypted again: their column is read
         self._keeps_others = bool(others and keys.key_id and not changes_others(before, after))
-        column = b"" if self._keeps_others else rows.encode_others(others, keys.ciphers)
-        self._row = rows.create_thread_row(after, self._cipher, column)
+        self._row = rows.create_thread_row(
+            after, keys.ciphers, writes_others=not self._keeps_others
+        )
         placed = (*self._difference.messages, *self._difference.interrupted)
-        self._marks = {one.message.seq: rows.encode_mark(one, self._cipher) for one in placed}
-        self._texts = {
-            seq: rows.seal_raw(seq, raw, self._cipher)
-            for seq, raw in ((one.message.seq, one.message.item.raw) for one in placed)
-        }
+        self._marks, self._texts = rows.encode_messages(placed, self._cipher)
         self._kept_count = count_kept_generations(before, after, generations)
 
     async def prepare(self, changes: Changes) -> None:

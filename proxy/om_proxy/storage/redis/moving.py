@@ -9,7 +9,7 @@ import msgspec
 
 from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.storage.encoding import decode_state, find_stored_others, open_others, replace_views
+from om_proxy.storage.encoding import decode_state, open_others, replace_views
 from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.redis import rows
@@ -30,7 +30,7 @@ from om_proxy.storage.shared.rekeying import (
     ThreadRekeying,
 )
 from om_proxy.storage.values.changes import MoveResult, WrittenRow
-from om_proxy.storage.values.stored_rows import MessageState, StoredMessage, WholeThread
+from om_proxy.storage.values.stored_rows import MessageState, WholeThread
 
 
 class Restoration:
@@ -45,15 +45,9 @@ class Restoration:
         self._keeps_row = keeps_row
         self._keys = keys
         cipher = keys.ciphers.row
-        others = rows.encode_others(find_stored_others(thread.memory), keys.ciphers)
-        self._row = rows.create_thread_row(thread.memory, cipher, others)
-        self._marks = {
-            stored.message.seq: _encode_mark(stored, cipher) for stored in thread.messages
-        }
-        self._texts = {
-            seq: rows.seal_raw(seq, raw, cipher)
-            for seq, raw in ((one.message.seq, one.message.item.raw) for one in thread.messages)
-        }
+        self._row = rows.create_thread_row(thread.memory, keys.ciphers)
+        placed = [PlacedMessage(stored.message, stored.parent) for stored in thread.messages]
+        self._marks, self._texts = rows.encode_messages(placed, cipher)
         self._notes = {
             entry.id: rows.encode_observation(entry, cipher) for entry, _ in thread.observations
         }
@@ -110,10 +104,6 @@ class Restoration:
             number: rows.encode(tuple(began)) for number, began in thread.beginnings.items()
         }
         changes.set_fields(names.of_thread("beginnings", self._key), beginnings)
-
-
-def _encode_mark(stored: StoredMessage, cipher: RowCipher) -> bytes:
-    return rows.encode_mark(PlacedMessage(stored.message, stored.parent), cipher)
 
 
 # ── to another tenant ──
@@ -188,7 +178,9 @@ class ResourceMove:
         state = decode_state(row.state, cipher)
         moved_row = msgspec.structs.replace(
             row,
-            others=rows.encode_others(rekeying.relabel(open_others(ciphers, row.others)), ciphers),
+            others=rows.ENCODER.encode_others(
+                rekeying.relabel(open_others(ciphers, row.others)), ciphers
+            ),
             state=replace_views(state, thread.rekey_views(state.views), cipher),
         )
         changes.write_row(new_key, moved_row, due, is_rewound=True)

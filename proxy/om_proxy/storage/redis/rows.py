@@ -7,8 +7,7 @@ is and when, which scripts read.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,19 +16,7 @@ from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Mark, Memory, Message, Observation, Reflection
 from om_proxy.memory.recall.kept_look_ups import quotes_thread
-from om_proxy.storage.encoding import (
-    decode_look_ups,
-    encode_api,
-    encode_calls,
-    encode_origin,
-    encode_parts,
-    encode_state,
-    encode_text,
-    seal_look_ups,
-    seal_others,
-    seal_text,
-    sum_for_resource,
-)
+from om_proxy.storage.encoding import decode_look_ups, encode_text
 from om_proxy.storage.encryption.row_cipher import (
     RowCipher,
     ThreadCiphers,
@@ -40,11 +27,12 @@ from om_proxy.storage.redis.keys import pack_names, read_key_id, split_names
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.difference import PlacedMessage
 from om_proxy.storage.shared.event_encoding import SealedEvent, encode_event, open_event, seal_event
-from om_proxy.storage.shared.row_decoding import NOTE, REFLECTION
+from om_proxy.storage.shared.row_encoding import RowEncoder
 from om_proxy.storage.values.records import StoredEvent
 from om_proxy.storage.values.stored_rows import StoredMessage
 
 LOOK_UPS_PLACE = 10  # in a mark that has them, or an API or an origin behind them
+DUE_PLACE = 9  # among `THREAD_COLUMNS`; the due time stands beside the row, where scripts move it
 
 encode = msgspec.msgpack.encode
 
@@ -80,7 +68,7 @@ class ThreadRow(msgspec.Struct, frozen=True, array_like=True):
     def list_columns(self, due: float | None) -> row_decoding.Row:
         """Return the columns `row_decoding.THREAD_COLUMNS`."""
         values = msgspec.structs.astuple(self)
-        return (*values[:9], due, *values[9:-4], self.key_id, self.state)
+        return (*values[:DUE_PLACE], due, *values[DUE_PLACE:-4], self.key_id, self.state)
 
     @property
     def key_ids(self) -> bytes:
@@ -94,63 +82,31 @@ class ThreadRow(msgspec.Struct, frozen=True, array_like=True):
 
 _row_decoder = msgspec.msgpack.Decoder(ThreadRow)
 decode_thread_row = _row_decoder.decode
+ENCODER = RowEncoder(encode_text)
 
 
-def encode_optional_text(text: str | None) -> bytes | None:
-    return None if text is None else encode_text(text)
+def create_thread_row(
+    memory: Memory, ciphers: ThreadCiphers, *, writes_others: bool = True
+) -> ThreadRow:
+    """Return the row. `writes_others`: else what its prompt tells of other threads is left out."""
+    columns = ENCODER.encode_thread(memory, ciphers, writes_others=writes_others)
+    *values, others, key_id, state = columns
+    del values[DUE_PLACE]
+    values += [others or b"", state, memory.log.tokens, memory.log.reflected_tokens, key_id]
+    return ThreadRow(*values)
 
 
-def encode_others(text: str, ciphers: ThreadCiphers) -> bytes:
-    return encode_text(text) if ciphers.row.key_id is None else seal_others(ciphers, text)
-
-
-def create_thread_row(memory: Memory, cipher: RowCipher, others: bytes) -> ThreadRow:
-    """Return the row. `others`: what its prompt tells of other threads, as it is stored."""
-    return ThreadRow(
-        memory.next_seq,
-        memory.next_id,
-        memory.log.generation,
-        memory.log.next_generation,
-        memory.coverage,
-        memory.covered_count,
-        memory.covered_tokens,
-        memory.count,
-        memory.turn_at,
-        memory.needs_caller,
-        memory.failures.count,
-        memory.failures.retry_at,
-        memory.failures.suspended,
-        encode_optional_text(memory.model),
-        seal_text(cipher, b"thread", 0, b"title", memory.title),
-        memory.scope == "resource",
-        *sum_for_resource(memory),
-        others,
-        encode_state(memory, cipher),
-        memory.log.tokens,
-        memory.log.reflected_tokens,
-        cipher.key_id,
-    )
-
-
-def encode_mark(placed: PlacedMessage, cipher: RowCipher) -> bytes:
-    """Encode all of a message but its JSON."""
-    message, item = placed.message, placed.message.item
-    return _join_mark(
-        (
-            message.seq,
-            item.fp,
-            message.chain,
-            encode_text(item.role),
-            encode_optional_text(encode_calls(item.calls)),
-            encode_optional_text(item.answers),
-            message.tokens,
-            message.at,
-            message.encoding,
-            placed.parent,
-        ),
-        seal_look_ups(cipher, message),
-        (encode_api(item.api), encode_origin(item.origin)),
-    )
+def encode_messages(
+    messages: Iterable[PlacedMessage], cipher: RowCipher
+) -> tuple[dict[int, bytes], dict[int, bytes]]:
+    """Return by seq the marks of messages, which are all of them but their JSON, and the JSON."""
+    marks, texts = {}, {}
+    for placed in messages:
+        columns = ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
+        seq, _, parent, *shown, raw, look_ups, api, origin = columns
+        marks[seq] = _join_mark((seq, *shown, parent), look_ups, (api, origin))
+        texts[seq] = raw
+    return marks, texts
 
 
 def _join_mark(
@@ -184,11 +140,6 @@ def decode_mark(data: bytes) -> Mark:
 def decode_parent(data: bytes) -> int:
     """Return the seq of the live message before it."""
     return int(decode_row(data)[9])
-
-
-def seal_raw(seq: int, raw: bytes, cipher: RowCipher) -> bytes:
-    """Return the JSON of a message as it is stored."""
-    return cipher.seal(b"message", seq, b"raw", raw)
 
 
 def decode_message(mark: bytes, raw: bytes, cipher: RowCipher) -> Message:
@@ -241,27 +192,8 @@ def decode_stored_message(
 
 def encode_observation(entry: Observation, cipher: RowCipher) -> bytes:
     """Encode the columns `row_decoding.OBSERVATION_COLUMNS`."""
-    return encode(
-        (
-            entry.id,
-            entry.after,
-            entry.last,
-            entry.chain,
-            seal_text(cipher, NOTE, entry.id, b"text", entry.text),
-            entry.tokens,
-            entry.source_tokens,
-            entry.at,
-            seal_text(cipher, NOTE, entry.id, b"task", entry.task),
-            seal_text(cipher, NOTE, entry.id, b"suggestion", entry.suggestion),
-            seal_text(cipher, NOTE, entry.id, b"title", entry.title),
-            entry.kind,
-            encode_text(entry.model),
-            encode_parts(entry.parts),
-            json.dumps(entry.sources) if entry.sources else None,
-            entry.depth,
-            entry.replaces,
-        )
-    )
+    id_, _, *columns = ENCODER.encode_observation(entry, "log", cipher)
+    return encode((id_, *columns))
 
 
 def decode_observation(data: bytes, cipher: RowCipher) -> Observation:
@@ -270,20 +202,7 @@ def decode_observation(data: bytes, cipher: RowCipher) -> Observation:
 
 def encode_reflection(reflection: Reflection, cipher: RowCipher) -> bytes:
     """Encode the columns `row_decoding.REFLECTION_COLUMNS`."""
-    number = reflection.generation
-    return encode(
-        (
-            number,
-            json.dumps(reflection.sources),
-            seal_text(cipher, REFLECTION, number, b"text", reflection.text),
-            reflection.tokens,
-            reflection.source_tokens,
-            reflection.at,
-            seal_text(cipher, REFLECTION, number, b"task", reflection.task),
-            seal_text(cipher, REFLECTION, number, b"suggestion", reflection.suggestion),
-            encode_text(reflection.model),
-        )
-    )
+    return encode(ENCODER.encode_reflection(reflection, cipher))
 
 
 def decode_reflection(data: bytes, cipher: RowCipher) -> Reflection:

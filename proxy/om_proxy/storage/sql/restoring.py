@@ -13,6 +13,7 @@ from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.difference import PlacedMessage
 from om_proxy.storage.shared.row_decoding import Row
+from om_proxy.storage.shared.row_encoding import RowEncoder
 from om_proxy.storage.sql.columns import (
     DATA_KEY,
     ENTRY,
@@ -22,7 +23,6 @@ from om_proxy.storage.sql.columns import (
     Columns,
     list_names,
 )
-from om_proxy.storage.sql.rows import RowEncoder
 from om_proxy.storage.sql.session import UNIX_NOW, Session
 from om_proxy.storage.sql.sql_store import SqlStore
 from om_proxy.storage.values.changes import WrittenRow

@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.shared.row_decoding import Row
+from om_proxy.storage.shared.row_encoding import RowEncoder
 from om_proxy.storage.sql.columns import Columns
-from om_proxy.storage.sql.rows import RowEncoder
 
 IS_THREAD = "tenant = $1 AND resource = $2 AND thread = $3"
 OF_THREAD = f"thread_id = (SELECT id FROM om.thread WHERE {IS_THREAD})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from om_proxy.storage import encoding
-from om_proxy.storage.sql.rows import RowEncoder
+from om_proxy.storage.shared.row_encoding import RowEncoder
 
 # a thread that shares its log reads that of its resource
 INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, turn_at, live_count, generation, title, failures, parked,

@@ -1,4 +1,4 @@
-"""Encode the parts of a memory as rows of an SQL database."""
+"""Encode the parts of a memory as the columns that `row_decoding` decodes."""
 
 from __future__ import annotations
 
