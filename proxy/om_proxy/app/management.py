@@ -25,7 +25,7 @@ from om_proxy.engine.turns.message_importer import MessageImporter
 from om_proxy.engine.turns.preview import ContextPreviewer
 from om_proxy.management.api.access import KnownTenants
 from om_proxy.management.api.admin_api import AdminApi
-from om_proxy.management.api.services import AdminServices
+from om_proxy.management.api.admin_call import AdminServices
 from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.management.dashboard.pages import is_dashboard_path, send_dashboard

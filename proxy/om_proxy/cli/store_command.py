@@ -34,11 +34,11 @@ from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.management.api.access import Visitor
+from om_proxy.management.api.admin_call import AdminCall, AdminServices, AnyCall
 from om_proxy.management.api.answers import StreamedAnswer
-from om_proxy.management.api.requests import AdminCall, Query, describe_fault
+from om_proxy.management.api.requests import Query, describe_fault
 from om_proxy.management.api.route import ADMIN_ROOT, AdminRoute, Handler, answer_route
 from om_proxy.management.api.route_table import ADMIN_ROUTES, find_route
-from om_proxy.management.api.services import AdminServices
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts
@@ -66,7 +66,7 @@ class LocalApi:
 
     async def ask(
         self,
-        handler: Callable[[AdminServices, AdminCall], Awaitable[_Answer]],
+        handler: Callable[[Any], Awaitable[_Answer]],
         options: argparse.Namespace,
         *,
         key: Key | None = None,
@@ -81,7 +81,8 @@ class LocalApi:
         route = find_route(cast(Handler, handler))
         if body is None and route.body is not None:
             body = read_options(route.body, options)
-        call = AdminCall(
+        call: AnyCall = AdminCall(
+            services=self.services,
             visitor=Visitor(key.tenant if key else tenant, is_admin=True, who=COMMAND_CALLER),
             query=query or read_options(route.query, options),
             body=body,
@@ -91,7 +92,7 @@ class LocalApi:
             expected_version=getattr(options, "if_version", None),
             config=self.config,
         )
-        return cast(_Answer, await answer_route(route, self.services, call))
+        return cast(_Answer, await answer_route(route, call))
 
 
 def read_options(struct_type: type[_Struct], options: argparse.Namespace) -> _Struct:

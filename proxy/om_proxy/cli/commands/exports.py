@@ -21,7 +21,7 @@ from om_proxy.cli.thread_choice import choose_tenant, find_thread
 from om_proxy.cli.visible_text import escape_json, escape_line
 from om_proxy.common.errors import StorageError, UsageError
 from om_proxy.engine.policy import Policy
-from om_proxy.management.api.routes.exports import ExportQuery, export_memory
+from om_proxy.management.api.routes.export_import import ExportQuery, export_memory
 from om_proxy.management.moving.importing import ImportOptions, ImportResult, import_memory
 from om_proxy.settings.config import Settings
 from om_proxy.storage.contract.removal import MemoryMoving

@@ -15,7 +15,8 @@ from om_proxy.cli.store_command import LocalApi, is_erased_within, read_file, ru
 from om_proxy.cli.thread_choice import choose_tenant, find_tenant, find_thread_info, render_thread
 from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import NotFound, UsageError
-from om_proxy.management.api.requests import AdminCall, normalize_stored_name
+from om_proxy.management.api.admin_call import AnyCall
+from om_proxy.management.api.requests import normalize_stored_name
 from om_proxy.management.api.routes.forgetting import (
     ForgetReceipt,
     forget_resource,
@@ -23,7 +24,6 @@ from om_proxy.management.api.routes.forgetting import (
     forget_thread,
     is_receipt_genuine,
 )
-from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.contract.status import StoreStatus
@@ -88,7 +88,7 @@ async def forget(
 class Choice(NamedTuple):
     """The choice of threads to forget."""
 
-    handler: Callable[[AdminServices, AdminCall], Awaitable[ForgetReceipt]]
+    handler: Callable[[AnyCall], Awaitable[ForgetReceipt]]
     key: Key
     name: str
     description: str

@@ -28,7 +28,7 @@ from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import BadRequest, Conflict, UsageError
 from om_proxy.engine.policy.policy import Policy, name_observer
 from om_proxy.management.api.requests import RequestQuery, normalize_stored_name
-from om_proxy.management.api.routes.imports import import_messages
+from om_proxy.management.api.routes.export_import import import_messages
 from om_proxy.management.api.routes.memory_work import ObserveRequest, observe
 from om_proxy.management.api.routes.threads import TitleChange, set_title
 from om_proxy.memory.lifecycle.economy import (

@@ -30,7 +30,8 @@ from om_proxy.cli.exit_status import DECLINED, DONE
 from om_proxy.cli.store_command import LocalApi, ask_and_print, print_error, read_options
 from om_proxy.cli.thread_choice import find_thread
 from om_proxy.common.errors import BadRequest, UsageError
-from om_proxy.management.api.requests import AdminCall, NoteText
+from om_proxy.management.api.admin_call import AnyCall
+from om_proxy.management.api.requests import NoteText
 from om_proxy.management.api.routes import memory_work, steering
 from om_proxy.management.api.routes.memory_work import (
     ActivationAnswer,
@@ -47,9 +48,7 @@ from om_proxy.management.api.routes.notes import (
     SourceMessage,
     show_entry,
 )
-from om_proxy.management.api.routes.pins import PinList
-from om_proxy.management.api.routes.steering import ChunkChange, EntryChange, UndoneNotes
-from om_proxy.management.api.services import AdminServices
+from om_proxy.management.api.routes.steering import ChunkChange, EntryChange, PinList, UndoneNotes
 from om_proxy.memory.lifecycle.undoing import UndoneChange
 from om_proxy.memory.model import Key
 from om_proxy.wire.apis.message_parts import summarize_message
@@ -289,7 +288,7 @@ async def reflect(api: LocalApi, options: argparse.Namespace) -> int:
 async def have_work_done(
     api: LocalApi,
     options: argparse.Namespace,
-    handler: Callable[[AdminServices, AdminCall], Awaitable[WorkAnswer]],
+    handler: Callable[[AnyCall], Awaitable[WorkAnswer]],
     body: ObserveRequest | ReflectRequest,
     said: str,
 ) -> int:

@@ -16,8 +16,13 @@ from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, print_error
 from om_proxy.cli.thread_choice import find_tenant, shorten_tenant
 from om_proxy.common.errors import NotFound
-from om_proxy.management.api.ledger_answers import Comparison, TokenSums
-from om_proxy.management.api.routes.stats import StatsAnswer, StatsLine, show_stats
+from om_proxy.management.api.routes.stats import (
+    Comparison,
+    StatsAnswer,
+    StatsLine,
+    TokenSums,
+    show_stats,
+)
 from om_proxy.storage.contract.memories import ThreadLists
 
 COLUMNS = (

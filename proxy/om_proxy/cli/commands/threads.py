@@ -23,7 +23,6 @@ from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, ask_and_print, print_error, read_file
 from om_proxy.cli.thread_choice import find_tenant, find_thread, read_tenants, shorten_tenant
 from om_proxy.common.errors import UsageError
-from om_proxy.management.api.ledger_answers import LedgerFigures
 from om_proxy.management.api.routes.context import (
     ContextAnswer,
     DueWork,
@@ -32,6 +31,7 @@ from om_proxy.management.api.routes.context import (
 )
 from om_proxy.management.api.routes.messages import MessageLine, MessageList
 from om_proxy.management.api.routes.search import FoundList, search_messages
+from om_proxy.management.api.routes.stats import LedgerFigures
 from om_proxy.management.api.routes.threads import ThreadLine, ThreadList, ThreadStatus
 from om_proxy.wire.apis.message_parts import summarize_message
 

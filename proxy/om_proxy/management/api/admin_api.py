@@ -25,11 +25,11 @@ from xxhash import xxh3_64_hexdigest
 from om_proxy.common.errors import BadMethod, BadRequest, NotFound, OmError, TooLarge
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.management.api.access import admit_visitor, require_open_api, require_same_site
+from om_proxy.management.api.admin_call import AdminCall, AdminServices, AnyCall
 from om_proxy.management.api.answers import StreamedAnswer, hide_text, send_streamed
 from om_proxy.management.api.openapi import build_openapi
 from om_proxy.management.api.requests import (
     MAX_ADMIN_BODY_BYTES,
-    AdminCall,
     find_entry_id,
     find_key,
     is_large_body,
@@ -39,7 +39,6 @@ from om_proxy.management.api.requests import (
 )
 from om_proxy.management.api.route import ADMIN_ROOT, OPENAPI_PATH, AdminRoute, answer_route
 from om_proxy.management.api.route_table import ADMIN_ROUTES
-from om_proxy.management.api.services import AdminServices
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.work_queues import WorkQueues
 from om_proxy.wire.server.disconnect import ClientDisconnected, read_body
@@ -102,7 +101,8 @@ class AdminApi:
         query = parse_query(route.query, scope["query_string"])
         names: Mapping[str, str] = scope["path_params"]
         key = find_key(names, visitor.tenant, query)
-        call = AdminCall(
+        call: AnyCall = AdminCall(
+            services=services,
             visitor=visitor,
             query=visitor.confine(key, query),
             key=key,
@@ -116,11 +116,11 @@ class AdminApi:
         )
         if call.expected_version is not None and route.changes_memory and not route.names_thread:
             raise BadRequest("only a thread has a version", param="if-match")
-        share = await self._services.known_tenants.find_share(
+        share = await services.known_tenants.find_share(
             visitor.tenant, config, is_admin=visitor.is_admin
         )
         with await self._queues.take(route.work, share, scope):
-            answer = await answer_route(route, self._services, call)
+            answer = await answer_route(route, call)
             if not isinstance(answer, StreamedAnswer):
                 await _send_answer(answer, route, call, send)
                 return
@@ -129,7 +129,7 @@ class AdminApi:
                 await send_streamed(answer, scope, receive, send)
 
 
-async def _send_answer(answer: Struct, route: AdminRoute, call: AdminCall, send: Send) -> None:
+async def _send_answer(answer: Struct, route: AdminRoute, call: AnyCall, send: Send) -> None:
     status = 202 if route.may_go_on and not getattr(answer, "is_done", True) else 200
     if not call.visitor.may_read_text:
         answer = hide_text(answer)

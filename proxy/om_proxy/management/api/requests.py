@@ -26,8 +26,7 @@ from msgspec.inspect import (
 
 from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BadRequest, NotFound
-from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.management.api.access import Visitor
+from om_proxy.management.api.admin_call import require_tenant
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.settings.identity.naming import normalize_name
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
@@ -132,53 +131,6 @@ class ExportLines(LargeBody, frozen=True):
 
 def is_large_body(body_type: Any) -> bool:
     return isinstance(body_type, type) and issubclass(body_type, LargeBody)
-
-
-class AdminCall(Struct, frozen=True, kw_only=True):
-    """A parsed request of the admin API."""
-
-    visitor: Visitor
-    query: Query
-    body: Any = None  # of the route's type
-    # the thread that the path names, or without a thread name its resource, or without both names
-    # its tenant; None on a route about no single one
-    key: Key | None = None
-    path_names: Mapping[str, str] = {}  # decoded
-    entry_id: int | None = None  # of an entry or a message: the number that the path names
-    expected_version: int | None = None  # of `If-Match`
-    headers: Sequence[Header] = ()
-    wants_body: bool = True  # of the answer; False: the method is HEAD
-    config: EdgeConfig
-
-    @property
-    def tenant(self) -> str | None:
-        """Whose threads the caller sees; None: those of all tenants."""
-        return self.visitor.tenant
-
-    @property
-    def named_key(self) -> Key:
-        assert self.key is not None  # the route's path names a thread, a resource or a tenant
-        return self.key
-
-    @property
-    def named_entry_id(self) -> int:
-        assert self.entry_id is not None  # the route's path names an entry
-        return self.entry_id
-
-    @property
-    def named_tenant(self) -> str:
-        """The tenant of a route about one tenant. Raise BadRequest if the admin named none."""
-        return require_tenant(self.tenant)
-
-
-def require_tenant(tenant: str | None) -> str:
-    """Return the tenant. Raise BadRequest if the admin token asks without naming one."""
-    if tenant is None:
-        raise BadRequest(
-            "with the admin token, say whose: add ?tenant=… as the list of threads shows it",
-            param="tenant",
-        )
-    return tenant
 
 
 def read_tenant(query_string: bytes) -> str | None:

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeAlias
 from msgspec import Struct
 
 from om_proxy.common.errors import Conflict, StorageError
+from om_proxy.management.api.admin_call import AnyCall
 from om_proxy.management.api.answers import StreamedAnswer, can_show_text
-from om_proxy.management.api.requests import AdminCall, Query, ThreadQuery
-from om_proxy.management.api.services import AdminServices
+from om_proxy.management.api.requests import Query, ThreadQuery
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.wire.server.capacity.work_queues import PAGE, WorkKind
 
@@ -24,7 +24,7 @@ Method = Literal["GET", "POST", "PATCH", "DELETE"]
 
 Answer: TypeAlias = Struct | StreamedAnswer
 # it returns the route's answer, or raises an OmError
-Handler = Callable[[AdminServices, AdminCall], Awaitable[Answer]]
+Handler = Callable[[AnyCall], Awaitable[Answer]]
 
 
 # the count of a change that the store broke off: a part of it may be done
@@ -72,29 +72,29 @@ class AdminRoute:
         return "{thread}" in self.path
 
 
-async def answer_route(route: AdminRoute, services: AdminServices, call: AdminCall) -> Answer:
+async def answer_route(route: AdminRoute, call: AnyCall) -> Answer:
     """Return the route's answer. A change is recorded once it has succeeded; one that the store
     broke off too, since a part of it may be done. What only reads is recorded once an hour, if it
     sends text: HEAD sends none."""
-    record = services.audit_log.record
+    audit_log = call.services.audit_log
     who, key = call.visitor.who, _find_audited_key(call)
     if not route.changes_memory:
-        answer = await route.handler(services, call)
+        answer = await route.handler(call)
         if route.shows_text and call.visitor.may_read_text and call.wants_body:
             read_key = answer.about if isinstance(answer, StreamedAnswer) and answer.about else key
-            await services.audit_log.record_reading(who, route.name, read_key)
+            await audit_log.record_reading(who, route.name, read_key)
         return answer
     try:
-        answer = await route.handler(services, call)
+        answer = await route.handler(call)
     except Conflict:  # nothing is changed
         raise
     except StorageError:
-        await record(who, route.name, key, {UNFINISHED: 1})
+        await audit_log.record(who, route.name, key, {UNFINISHED: 1})
         raise
     counts = route.count_changes(answer) if route.count_changes else None
-    await record(who, route.name, key, counts)
+    await audit_log.record(who, route.name, key, counts)
     return answer
 
 
-def _find_audited_key(call: AdminCall) -> Key:
+def _find_audited_key(call: AnyCall) -> Key:
     return call.key or Key(call.tenant or "", "", RESOURCE_THREAD)

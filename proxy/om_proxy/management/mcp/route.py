@@ -9,7 +9,7 @@ from om_proxy import __version__
 from om_proxy.common.errors import BadMethod, BadRequest, NotFound, OmError, TooLarge
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.management.api.access import require_open_api, require_same_site
-from om_proxy.management.api.services import AdminServices
+from om_proxy.management.api.admin_call import AdminServices
 from om_proxy.management.mcp.memory_tools import MemoryTools
 from om_proxy.management.mcp.protocol import (
     INVALID_PARAMS,

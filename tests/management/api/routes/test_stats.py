@@ -245,7 +245,7 @@ async def test_the_end_of_the_process_writes_what_waits(tmp_path: Path) -> None:
 
 def test_kinds_of_calls_stand_apart() -> None:
     """A thin client's comparison is never a saving, and memory's calls count on their side."""
-    from om_proxy.management.api.ledger_answers import describe_sums
+    from om_proxy.management.api.routes.stats import describe_sums
 
     turn = Account(calls=1, cost=10, baseline_cost=100, input=7, baseline_input=70)
     call = Account(calls=1, cost=3, input=5, unpriced=1)

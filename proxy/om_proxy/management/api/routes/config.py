@@ -7,9 +7,9 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from om_proxy import __version__
-from om_proxy.management.api.requests import AdminCall, Query
+from om_proxy.management.api.admin_call import AdminCall
+from om_proxy.management.api.requests import Query, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.services import AdminServices
 from om_proxy.settings.config import (
     THREAD_ORIGIN,
     SettingLine,
@@ -116,9 +116,8 @@ def is_for_callers(line: SettingLine) -> bool:
     return is_about_memory and _OPERATORS_NAMES.isdisjoint(line.name.split("."))
 
 
-async def show_config(services: AdminServices, call: AdminCall) -> ConfigAnswer:
+async def show_config(call: AdminCall[ConfigQuery, None]) -> ConfigAnswer:
     query = call.query
-    assert isinstance(query, ConfigQuery)
     settings = call.config.settings
     is_admin = call.visitor.is_admin
     lines = list_settings(settings, query.model, query.resource)
@@ -126,7 +125,7 @@ async def show_config(services: AdminServices, call: AdminCall) -> ConfigAnswer:
         program_version=__version__,
         is_complete=is_admin,
         items=_describe_settings(lines, is_admin=is_admin),
-        store=await _describe_store(services.store, settings) if is_admin else None,
+        store=await _describe_store(call.services.store, settings) if is_admin else None,
         warnings=(
             [*call.config.open_keys, *list_warnings(settings, query.model, query.resource)]
             if is_admin
@@ -141,9 +140,9 @@ async def _describe_store(store: StoreStatus, settings: Settings) -> StoreAnswer
     return promise and StoreAnswer(**promise._asdict(), promises=[*list_promises(promise)])
 
 
-async def show_thread_settings(services: AdminServices, call: AdminCall) -> ThreadSettings:
-    memory = await services.thread_admin.load_memory(call.named_key)
-    effective = services.thread_admin.effective_settings(memory)
+async def show_thread_settings(call: AdminCall[ThreadQuery, None]) -> ThreadSettings:
+    memory = await call.services.thread_admin.load_memory(call.named_key)
+    effective = call.services.thread_admin.effective_settings(memory)
     lines = list_effective_settings(call.config.settings, effective)
     return ThreadSettings(
         version=memory.revision,

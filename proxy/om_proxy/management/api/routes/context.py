@@ -19,10 +19,10 @@ from om_proxy.edge.exchange import is_sdk_retry, require_resource
 from om_proxy.edge.rounds.recall_offers import RecallRecord, offer_additions
 from om_proxy.engine.turns.preview import Preview, PromptPart, read_prepared
 from om_proxy.engine.turns.turn import PreparedTurn, TakenForSideRequest
+from om_proxy.management.api.admin_call import AdminCall, AnyCall
 from om_proxy.management.api.answers import repair_text
-from om_proxy.management.api.requests import AdminCall, ClientRequest, RequestQuery, ThreadQuery
+from om_proxy.management.api.requests import ClientRequest, RequestQuery, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.lifecycle.decisions import Activate, Decision, Observe, Reflect, Swap
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.settings.identity.callers import HISTORY_CHOICES, SCOPE_CHOICES, Caller
@@ -187,7 +187,7 @@ class ContextAnswer(Struct, frozen=True, kw_only=True):
     ]
 
 
-def read_caller(call: AdminCall) -> Caller:
+def read_caller(call: AnyCall) -> Caller:
     """Return the caller of the chat request that a preview is about: its thread, and what the
     headers say that a client would send with it. Raises BadRequest."""
     values = group_by_name(call.headers)
@@ -202,12 +202,11 @@ def read_caller(call: AdminCall) -> Caller:
     )
 
 
-async def read_request(call: AdminCall) -> Request:
+async def read_request(call: AnyCall) -> Request:
     """Return the request in a call's body, by the API that its query names. Raise BadRequest if it
     or one of its messages cannot be read. A turn reads messages late, and could not say whether it
     was one of the body's."""
     query, body = call.query, call.body
-    assert isinstance(query, RequestQuery)
     parse = partial(_parse_whole, get_api(query.api), body)
     try:
         return await run_off_loop(len(body), parse, MANY_BYTES)
@@ -312,26 +311,23 @@ def _list_messages(request: Request) -> list[msgspec.Raw]:
     return [msgspec.Raw(raw) for raw in (*request.instructions, *request.messages)]
 
 
-async def preview_text(services: AdminServices, call: AdminCall) -> ContextAnswer:
+async def preview_text(call: AdminCall[TextQuery, None]) -> ContextAnswer:
     """Preview the request of a client that sends nothing but its newest message."""
     query = call.query
-    assert isinstance(query, TextQuery)
-    memory = await services.thread_admin.load_memory(call.named_key)
+    memory = await call.services.thread_admin.load_memory(call.named_key)
     api = get_api(memory.newest_api or "chat")
     messages = [{"role": "user", "content": query.text}]
     body = api.write_question({"model": memory.model, "messages": messages})
     caller = replace(read_caller(call), history="new")
-    return await _preview(services, call, api.parse_request(orjson.dumps(body)), caller)
+    return await _preview(call, api.parse_request(orjson.dumps(body)), caller)
 
 
-async def preview_request(services: AdminServices, call: AdminCall) -> ContextAnswer:
+async def preview_request(call: AdminCall[RequestQuery, bytes]) -> ContextAnswer:
     """Preview a whole request."""
-    return await _preview(services, call, await read_request(call), read_caller(call))
+    return await _preview(call, await read_request(call), read_caller(call))
 
 
-async def _preview(
-    services: AdminServices, call: AdminCall, request: Request, caller: Caller
-) -> ContextAnswer:
+async def _preview(call: AnyCall, request: Request, caller: Caller) -> ContextAnswer:
     config = call.config
     if config.is_side_request(request):
         return describe_unchanged(request, Reason.SIDE_REQUEST)
@@ -347,10 +343,10 @@ async def _preview(
     require_resource(caller, context)
     hints = Hints(history=caller.history, sdk_retry=is_sdk_retry(call.headers))
     offer, _, context = offer_additions(
-        services.recall_offers, request, call.named_key.tenant, upstream.name, context
+        call.services.recall_offers, request, call.named_key.tenant, upstream.name, context
     )
     try:
-        found = await services.previewer.preview(
+        found = await call.services.previewer.preview(
             caller, request, context, hints, offer.tool if offer else None
         )
     except TakenForSideRequest as exc:
@@ -360,7 +356,7 @@ async def _preview(
             "a stored message of the thread is no message of a chat: `om-proxy store verify` names it, "
             "and `om-proxy store verify --repair` keeps its text as one"
         ) from exc
-    if offer is not None and not await services.recall_offers.can_look_up(found.turn):
+    if offer is not None and not await call.services.recall_offers.can_look_up(found.turn):
         offer = None
     return describe_preview(found, offer)
 

@@ -1,9 +1,10 @@
-"""The routes about what happened to memories (docs/contributing/seeing.md#events)."""
+"""The routes about what happened to memories (docs/contributing/seeing.md#events), and the audit:
+who changed them, and who read their text."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -12,10 +13,10 @@ from msgspec import Meta, Struct
 from om_proxy.common.errors import BadRequest
 from om_proxy.engine.event_feed.envelope import select_types, write_data
 from om_proxy.engine.event_feed.stream import Selection
-from om_proxy.management.api.answers import StreamedAnswer, UnixSeconds
-from om_proxy.management.api.requests import MAX_LISTED, AdminCall, Query, ThreadQuery
+from om_proxy.management.api.admin_call import AdminCall, AnyCall
+from om_proxy.management.api.answers import StreamedAnswer, UnixSeconds, parse_cursor, write_cursor
+from om_proxy.management.api.requests import MAX_LISTED, PageCursor, PageLimit, Query, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.events.parts import EVENT_TYPES
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.keyed_hashes import label_thread
@@ -93,39 +94,39 @@ class EventList(Struct, frozen=True, kw_only=True):
     ]
 
 
-async def list_events(services: AdminServices, call: AdminCall) -> EventList:
-    return await _list(services, call, None)
+async def list_events(call: AnyCall) -> EventList:
+    return await _list(call, None)
 
 
-async def list_thread_events(services: AdminServices, call: AdminCall) -> EventList:
-    return await _list(services, call, await services.event_reader.find_keys(call.named_key))
+async def list_thread_events(call: AnyCall) -> EventList:
+    return await _list(call, await call.services.event_reader.find_keys(call.named_key))
 
 
-async def answer_events(services: AdminServices, call: AdminCall) -> EventList | StreamedAnswer:
+async def answer_events(call: AdminCall[EventsQuery, None]) -> EventList | StreamedAnswer:
     if not _wants_stream(call):
-        return await list_events(services, call)
-    return _stream(services, call, None)
+        return await list_events(call)
+    return _stream(call, None)
 
 
 async def answer_thread_events(
-    services: AdminServices, call: AdminCall
+    call: AdminCall[ThreadEventsQuery, None],
 ) -> EventList | StreamedAnswer:
     if not _wants_stream(call):
-        return await list_thread_events(services, call)
-    return _stream(services, call, await services.event_reader.find_keys(call.named_key))
+        return await list_thread_events(call)
+    return _stream(call, await call.services.event_reader.find_keys(call.named_key))
 
 
-def _wants_stream(call: AdminCall) -> bool:
+def _wants_stream(call: AnyCall) -> bool:
     return EVENT_STREAM_TYPE in (find_header(call.headers, b"accept") or b"")
 
 
-async def _list(services: AdminServices, call: AdminCall, keys: Sequence[Key] | None) -> EventList:
+async def _list(call: AnyCall, keys: Sequence[Key] | None) -> EventList:
     query = _get_query(call)
     types = parse_types(query.type)
     after = parse_event_id(query.cursor, "cursor")
     if after is None and query.newest is not None:
-        after = await services.event_reader.find_id_before_newest(query.newest)
-    page = await services.event_reader.read(call.tenant, keys, after, query.limit)
+        after = await call.services.event_reader.find_id_before_newest(query.newest)
+    page = await call.services.event_reader.read(call.tenant, keys, after, query.limit)
     with_text = call.visitor.may_read_text
     return EventList(
         items=[
@@ -137,7 +138,7 @@ async def _list(services: AdminServices, call: AdminCall, keys: Sequence[Key] | 
     )
 
 
-def _stream(services: AdminServices, call: AdminCall, keys: Sequence[Key] | None) -> StreamedAnswer:
+def _stream(call: AnyCall, keys: Sequence[Key] | None) -> StreamedAnswer:
     """Return the stream, from the event that `Last-Event-ID` or else `cursor` names."""
     query = _get_query(call)
     selection = Selection(
@@ -146,17 +147,17 @@ def _stream(services: AdminServices, call: AdminCall, keys: Sequence[Key] | None
         keys=keys,
         types=parse_types(query.type),
         with_text=call.visitor.may_read_text,
-        label=label_thread(services.secret, call.key) if call.key else "",
+        label=label_thread(call.services.secret, call.key) if call.key else "",
     )
     last_id = (find_header(call.headers, b"last-event-id") or b"").decode("latin-1")
     after = parse_event_id(last_id, "Last-Event-ID")
     if after is None:
         after = parse_event_id(query.cursor, "cursor")
-    pieces = services.event_stream.stream(selection, after)
+    pieces = call.services.event_stream.stream(selection, after)
     return StreamedAnswer(EVENT_STREAM_TYPE, pieces, EVENT_STREAM, STREAM_HEADERS, is_endless=True)
 
 
-def _get_query(call: AdminCall) -> EventsQuery | ThreadEventsQuery:
+def _get_query(call: AnyCall) -> EventsQuery | ThreadEventsQuery:
     query: Any = call.query
     assert isinstance(query, EventsQuery | ThreadEventsQuery)  # as the routes have it
     return query
@@ -194,6 +195,51 @@ def parse_event_id(text: str | None, param: str) -> int | None:
     return int(text)
 
 
+class AuditQuery(Query, frozen=True):
+    """The query of the audit."""
+
+    limit: PageLimit = 100
+    cursor: PageCursor = None
+
+
+class AuditLine(Struct, frozen=True, kw_only=True):
+    """One change, or the first reading of a thread's text in an hour."""
+
+    id: Annotated[int, Meta(description="Grows with each record.")]
+    at: UnixSeconds
+    who: Annotated[
+        str,
+        Meta(
+            description="`admin`, `cli`, `local`, `retention`, or a keyed digest of the caller's credential."
+        ),
+    ]
+    tenant: str
+    what: Annotated[str, Meta(description="The operationId of the route.")]
+    label: Annotated[
+        str, Meta(description="Of the thread, or the resource_label; empty for a tenant.")
+    ]
+    counts: Annotated[Mapping[str, int], Meta(description="How much was changed, if it counts.")]
+
+
+class AuditPage(Struct, frozen=True, kw_only=True):
+    """A page of the audit, the newest first."""
+
+    items: list[AuditLine]
+    cursor: Annotated[str | None, Meta(description="`null` at the end of the list.")]
+
+
+async def list_audit(call: AdminCall[AuditQuery, None]) -> AuditPage:
+    query = call.query
+    listed = ("audit", call.tenant)
+    before = parse_cursor(query.cursor, listed, int)
+    found = await call.services.audit_log.list_records(call.tenant, before, query.limit + 1)
+    page = found[: query.limit]
+    return AuditPage(
+        items=[AuditLine(**record._asdict()) for record in page],
+        cursor=write_cursor(listed, page[-1].id) if len(found) > query.limit else None,
+    )
+
+
 ROUTES = (
     AdminRoute(
         method="GET",
@@ -220,5 +266,18 @@ ROUTES = (
         answer=EventList,
         has_unmarked_text=True,
         streams=EVENT_STREAM_TYPE.decode(),
+    ),
+)
+AUDIT_ROUTES = (
+    AdminRoute(
+        method="GET",
+        path="/audit",
+        summary=(
+            "List who changed memories, and who read their text, of the last 90 days; the newest "
+            "first. No record holds a name of a thread, a text or a key."
+        ),
+        handler=list_audit,
+        query=AuditQuery,
+        answer=AuditPage,
     ),
 )

@@ -13,10 +13,10 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from om_proxy.common.errors import NotFound, OmError
+from om_proxy.management.api.admin_call import AdminCall, AdminServices
 from om_proxy.management.api.answers import UnixSeconds
-from om_proxy.management.api.requests import AdminCall, Query, ResourceQuery
+from om_proxy.management.api.requests import Query, ResourceQuery, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.keyed_hashes import label_thread, sign_content
 from om_proxy.storage.values.records import ErasureState, ForgetResult, ForgetScope, StoredReceipt
@@ -113,23 +113,23 @@ def count_forgotten(receipt: Struct) -> dict[str, int]:
     return msgspec.structs.asdict(receipt.forgotten)
 
 
-async def forget_thread(services: AdminServices, call: AdminCall) -> ForgetReceipt:
+async def forget_thread(call: AdminCall[ThreadQuery, None]) -> ForgetReceipt:
     key = call.named_key
-    forgotten = await services.thread_admin.forget(key, expected_version=call.expected_version)
-    return await _keep_receipt(services, "thread", key, forgotten)
+    forgotten = await call.services.thread_admin.forget(key, expected_version=call.expected_version)
+    return await _keep_receipt(call.services, "thread", key, forgotten)
 
 
-async def forget_resource(services: AdminServices, call: AdminCall) -> ForgetReceipt:
+async def forget_resource(call: AdminCall[ResourceQuery, None]) -> ForgetReceipt:
     key = call.named_key
-    forgotten = await services.thread_admin.forget_all(key.tenant, key.resource)
-    return await _keep_receipt(services, "resource", key, forgotten)
+    forgotten = await call.services.thread_admin.forget_all(key.tenant, key.resource)
+    return await _keep_receipt(call.services, "resource", key, forgotten)
 
 
-async def forget_tenant(services: AdminServices, call: AdminCall) -> ForgetReceipt:
+async def forget_tenant(call: AdminCall[Query, None]) -> ForgetReceipt:
     """Forget a tenant. A caller can name its own tenant only; another looks unknown."""
     key = call.named_key
-    forgotten = await services.thread_admin.forget_all(key.tenant)
-    return await _keep_receipt(services, "tenant", key, forgotten)
+    forgotten = await call.services.thread_admin.forget_all(key.tenant)
+    return await _keep_receipt(call.services, "tenant", key, forgotten)
 
 
 async def _keep_receipt(
@@ -148,12 +148,12 @@ async def _keep_receipt(
     return describe_receipt(receipt, services.secret)
 
 
-async def show_receipt(services: AdminServices, call: AdminCall) -> ForgetReceipt:
-    store = services.store
-    receipt = await store.receipt(call.path_names["receipt"], services.clock())
+async def show_receipt(call: AdminCall[Query, None]) -> ForgetReceipt:
+    store = call.services.store
+    receipt = await store.receipt(call.path_names["receipt"], call.services.clock())
     if receipt is None or call.tenant not in (None, receipt.tenant):
         raise NotFound("there is no such receipt; a receipt is kept for 30 days")
-    return describe_receipt(receipt, services.secret)
+    return describe_receipt(receipt, call.services.secret)
 
 
 ROUTES = (

@@ -9,11 +9,11 @@ from msgspec import Meta, Struct, field
 from om_proxy.edge.exchange import CALLER_CREDENTIAL_HEADERS
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.management.api.access import drop_admin_token
-from om_proxy.management.api.requests import AdminCall, NoChange
+from om_proxy.management.api.admin_call import AdminCall, AnyCall
+from om_proxy.management.api.requests import NoChange, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.routes.notes import Entry, describe_entry
 from om_proxy.management.api.routes.threads import ThreadStatus, describe_thread
-from om_proxy.management.api.services import AdminServices
 from om_proxy.management.steering.work_requests import BegunWork, FindContext
 from om_proxy.memory.model import Memory
 from om_proxy.wire.server.capacity.work_queues import MEMORY_WORK
@@ -79,7 +79,7 @@ def describe_work(work: BegunWork) -> WorkAnswer:
     )
 
 
-def bring_context(call: AdminCall) -> FindContext:
+def bring_context(call: AnyCall) -> FindContext:
     """Return the function that finds what an inherited model needs in this request: the credential
     that a client's request with the same headers would send. The admin token is none."""
 
@@ -104,9 +104,8 @@ def bring_context(call: AdminCall) -> FindContext:
     return find_context
 
 
-async def observe(services: AdminServices, call: AdminCall) -> WorkAnswer:
-    assert isinstance(call.body, ObserveRequest)
-    work = await services.work_requests.observe(
+async def observe(call: AdminCall[ThreadQuery, ObserveRequest]) -> WorkAnswer:
+    work = await call.services.work_requests.observe(
         call.named_key,
         bring_context(call),
         everything=call.body.all,
@@ -116,9 +115,8 @@ async def observe(services: AdminServices, call: AdminCall) -> WorkAnswer:
     return describe_work(work)
 
 
-async def reflect(services: AdminServices, call: AdminCall) -> WorkAnswer:
-    assert isinstance(call.body, ReflectRequest)
-    work = await services.work_requests.reflect(
+async def reflect(call: AdminCall[ThreadQuery, ReflectRequest]) -> WorkAnswer:
+    work = await call.services.work_requests.reflect(
         call.named_key,
         bring_context(call),
         instruction=call.body.instruction,
@@ -128,8 +126,8 @@ async def reflect(services: AdminServices, call: AdminCall) -> WorkAnswer:
     return describe_work(work)
 
 
-async def activate(services: AdminServices, call: AdminCall) -> ActivationAnswer:
-    work = await services.work_requests.activate(
+async def activate(call: AdminCall[ThreadQuery, NoChange]) -> ActivationAnswer:
+    work = await call.services.work_requests.activate(
         call.named_key, expected_version=call.expected_version
     )
     memory = work.memory
@@ -142,19 +140,19 @@ async def activate(services: AdminServices, call: AdminCall) -> ActivationAnswer
     )
 
 
-async def park(services: AdminServices, call: AdminCall) -> ThreadStatus:
-    return await _set_parked(services, call, parked=True)
+async def park(call: AdminCall[ThreadQuery, NoChange]) -> ThreadStatus:
+    return await _set_parked(call, parked=True)
 
 
-async def revive(services: AdminServices, call: AdminCall) -> ThreadStatus:
-    return await _set_parked(services, call, parked=False)
+async def revive(call: AdminCall[ThreadQuery, NoChange]) -> ThreadStatus:
+    return await _set_parked(call, parked=False)
 
 
-async def _set_parked(services: AdminServices, call: AdminCall, *, parked: bool) -> ThreadStatus:
-    memory = await services.work_requests.park(
+async def _set_parked(call: AnyCall, *, parked: bool) -> ThreadStatus:
+    memory = await call.services.work_requests.park(
         call.named_key, parked=parked, expected_version=call.expected_version
     )
-    return await describe_thread(services, memory)
+    return await describe_thread(call.services, memory)
 
 
 ROUTES = (

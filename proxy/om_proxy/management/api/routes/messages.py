@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from om_proxy.common.apis import ApiName
+from om_proxy.management.api.admin_call import AdminCall
 from om_proxy.management.api.answers import (
     HiddenJson,
     HiddenText,
@@ -20,14 +21,12 @@ from om_proxy.management.api.answers import (
 )
 from om_proxy.management.api.requests import (
     MAX_NUMBER,
-    AdminCall,
     PageCursor,
     PageLimit,
     ThreadQuery,
 )
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.routes.notes import CoveredRange, Entry, describe_entry
-from om_proxy.management.api.services import AdminServices
 from om_proxy.management.message_reader import ReadMessage
 from om_proxy.memory.model import Key
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
@@ -119,13 +118,12 @@ def excerpt_text(raw: bytes, api: str) -> str:
     return repair_text(text[: MAX_EXCERPT_CHARS - 1] + "…" if is_longer else text) or ""
 
 
-async def list_messages(services: AdminServices, call: AdminCall) -> MessageList:
+async def list_messages(call: AdminCall[MessagesQuery, None]) -> MessageList:
     query = call.query
-    assert isinstance(query, MessagesQuery)
     key = call.named_key
     listed = _name_list(key, query)
     after = parse_cursor(query.cursor, listed, int)
-    page = await services.message_reader.read_page(
+    page = await call.services.message_reader.read_page(
         key,
         query.after if after is None else after,
         query.through,
@@ -134,7 +132,7 @@ async def list_messages(services: AdminServices, call: AdminCall) -> MessageList
     )
     next_after = page.next_after
     return MessageList(
-        **describe_names(key, services.secret),
+        **describe_names(key, call.services.secret),
         items=[describe_message(read, is_excerpt=query.excerpt) for read in page.messages],
         cursor=None if next_after is None else write_cursor(listed, next_after),
         end=page.memory.end,
@@ -181,30 +179,29 @@ class EntryMessages(ThreadNames, frozen=True, kw_only=True):
     cursor: Annotated[str | None, Meta(description="`null` at the end of the list.")]
 
 
-async def show_message(services: AdminServices, call: AdminCall) -> NotedMessageAnswer:
+async def show_message(call: AdminCall[ThreadQuery, None]) -> NotedMessageAnswer:
     key = call.named_key
-    noted = await services.message_reader.read_message(key, call.named_entry_id)
+    noted = await call.services.message_reader.read_message(key, call.named_entry_id)
     return NotedMessageAnswer(
-        **describe_names(key, services.secret),
+        **describe_names(key, call.services.secret),
         message=describe_message(noted.read, is_excerpt=False),
         noted_in=[describe_entry(entry) for entry in noted.notes],
     )
 
 
-async def list_entry_messages(services: AdminServices, call: AdminCall) -> EntryMessages:
+async def list_entry_messages(call: AdminCall[EntryMessagesQuery, None]) -> EntryMessages:
     query = call.query
-    assert isinstance(query, EntryMessagesQuery)
     key, entry_id = call.named_key, call.named_entry_id
     listed = ("entry messages", key, entry_id, query.chunk)
     after = parse_cursor(query.cursor, listed, int) or 0
-    view = await services.thread_reader.read_entry(
+    view = await call.services.thread_reader.read_entry(
         key, entry_id, is_chunk=query.chunk, with_messages=False
     )
     ranges = sorted((covered.after, covered.last) for covered in view.ranges)
-    page = await services.message_reader.read_ranges(key, ranges, after, query.limit)
+    page = await call.services.message_reader.read_ranges(key, ranges, after, query.limit)
     next_after = page.next_after
     return EntryMessages(
-        **describe_names(key, services.secret),
+        **describe_names(key, call.services.secret),
         covers=[CoveredRange(first=first + 1, last=last) for first, last in ranges],
         items=[describe_message(read, is_excerpt=query.excerpt) for read in page.messages],
         cursor=None if next_after is None else write_cursor(listed, next_after),

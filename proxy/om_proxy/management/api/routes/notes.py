@@ -9,14 +9,13 @@ import msgspec
 from msgspec import Meta, Struct
 
 from om_proxy.common.apis import ApiName
+from om_proxy.management.api.admin_call import AdminCall
 from om_proxy.management.api.answers import HiddenJson, HiddenText, UnixSeconds, repair_text
-from om_proxy.management.api.requests import MAX_NUMBER, AdminCall, ThreadQuery
+from om_proxy.management.api.requests import MAX_NUMBER, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.routes.pins import PinnedNote, describe_pin
-from om_proxy.management.api.services import AdminServices
 from om_proxy.management.thread_reader import ComparedGeneration, EntryView, NotesView, write_log
 from om_proxy.memory.lifecycle.hints import active_hints
-from om_proxy.memory.model import Beginning, Memory, Message, Observation
+from om_proxy.memory.model import Beginning, Memory, Message, Observation, Pin
 from om_proxy.storage.values.stored_rows import GenerationSummary
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
 
@@ -95,6 +94,19 @@ class PendingReflection(Struct, frozen=True, kw_only=True):
     sources: list[int]
     at: UnixSeconds
     model: str
+
+
+class PinnedNote(Struct, frozen=True, kw_only=True):
+    """A note that a person wrote by hand."""
+
+    id: int
+    text: HiddenText
+    tokens: int
+    at: UnixSeconds
+    by: Annotated[
+        str,
+        Meta(description="Who wrote it, in the words of the audit's `who`."),
+    ]
 
 
 class Notes(Struct, frozen=True, kw_only=True):
@@ -206,6 +218,12 @@ class EntryProvenance(Struct, frozen=True, kw_only=True):
     has_all_messages: Annotated[
         bool, Meta(description="`messages` holds all that the entry covers; 1 000 at most.")
     ]
+
+
+def describe_pin(pin: Pin) -> PinnedNote:
+    return PinnedNote(
+        id=pin.id, text=repair_text(pin.text) or "", tokens=pin.tokens, at=pin.at, by=pin.by
+    )
 
 
 def describe_notes(view: NotesView) -> Notes:
@@ -332,32 +350,29 @@ def _entry_fields(entry: Observation) -> dict[str, Any]:
     }
 
 
-async def show_notes(services: AdminServices, call: AdminCall) -> Notes:
+async def show_notes(call: AdminCall[NotesQuery, None]) -> Notes:
     query = call.query
-    assert isinstance(query, NotesQuery)
-    view = await services.thread_reader.read_notes(call.named_key, query.generation)
+    view = await call.services.thread_reader.read_notes(call.named_key, query.generation)
     return describe_notes(view)
 
 
-async def show_entry(services: AdminServices, call: AdminCall) -> EntryProvenance:
+async def show_entry(call: AdminCall[EntryQuery, None]) -> EntryProvenance:
     query = call.query
-    assert isinstance(query, EntryQuery)
-    view = await services.thread_reader.read_entry(
+    view = await call.services.thread_reader.read_entry(
         call.named_key, call.named_entry_id, is_chunk=query.chunk, with_messages=query.messages
     )
     return describe_entry_view(view, with_messages=query.messages)
 
 
-async def list_generations(services: AdminServices, call: AdminCall) -> GenerationList:
-    kept = await services.thread_reader.list_generations(call.named_key)
+async def list_generations(call: AdminCall[ThreadQuery, None]) -> GenerationList:
+    kept = await call.services.thread_reader.list_generations(call.named_key)
     return describe_generations(kept.memory, kept.generations, kept.beginnings)
 
 
-async def show_generation(services: AdminServices, call: AdminCall) -> GenerationDetail:
+async def show_generation(call: AdminCall[GenerationQuery, None]) -> GenerationDetail:
     query = call.query
-    assert isinstance(query, GenerationQuery)
     return describe_generation(
-        await services.thread_reader.read_generation(
+        await call.services.thread_reader.read_generation(
             call.named_key, call.named_entry_id, query.against
         )
     )

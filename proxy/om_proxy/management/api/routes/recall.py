@@ -14,10 +14,10 @@ from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BadRequest, NotFound, StorageError
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.recall.performing import LookUpResult, ReadingRights
+from om_proxy.management.api.admin_call import AdminCall, AdminServices
 from om_proxy.management.api.answers import HiddenText, UnixSeconds, repair_text
-from om_proxy.management.api.requests import MAX_NUMBER, AdminCall
+from om_proxy.management.api.requests import MAX_NUMBER, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.arguments import LookUp, read_look_up
@@ -126,10 +126,9 @@ class RecallAnswer(Struct, frozen=True, kw_only=True):
     items: list[RecalledItem]
 
 
-async def recall(services: AdminServices, call: AdminCall) -> RecallAnswer:
+async def recall(call: AdminCall[ThreadQuery, RecallBody]) -> RecallAnswer:
     key, body = call.named_key, call.body
-    assert isinstance(body, RecallBody)
-    memory = await services.look_ups.memories.load_known(key)
+    memory = await call.services.look_ups.memories.load_known(key)
     zone = find_zone(
         memory.timezone, call.config.settings.effective(None, key.resource).memory.timezone
     )
@@ -141,14 +140,14 @@ async def recall(services: AdminServices, call: AdminCall) -> RecallAnswer:
     try:
         look_up = read_look_up(fields, zone)
         async with asyncio.timeout(TIMEOUT_S):
-            conversations = services.look_ups.open_conversations(rights)
-            result = await services.look_ups.perform(look_up, rights, conversations)
+            conversations = call.services.look_ups.open_conversations(rights)
+            result = await call.services.look_ups.perform(look_up, rights, conversations)
     except LookUpFault as fault:
         raise (NotFound(fault.text) if fault.is_unknown else BadRequest(fault.text)) from fault
     except TimeoutError as exc:
         raise StorageError("the store took too long; try again, or ask for less") from exc
     # a long text takes milliseconds
-    return await run_in_turn(partial(_describe_result, result, look_up, services, key))
+    return await run_in_turn(partial(_describe_result, result, look_up, call.services, key))
 
 
 def _describe_result(

@@ -8,11 +8,16 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from om_proxy.common.errors import NotFound
+from om_proxy.management.api.admin_call import AdminCall
 from om_proxy.management.api.answers import parse_cursor, write_cursor
-from om_proxy.management.api.ledger_answers import LedgerFigures, describe_sums
-from om_proxy.management.api.requests import AdminCall, PageCursor, PageLimit, Query, ResourceQuery
+from om_proxy.management.api.requests import (
+    PageCursor,
+    PageLimit,
+    Query,
+    ResourceQuery,
+)
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.services import AdminServices
+from om_proxy.management.api.routes.stats import LedgerFigures, describe_sums
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.settings.identity.keyed_hashes import label_thread
@@ -85,18 +90,20 @@ def _describe_log(log: ThreadInfo) -> SharedLogStatus:
     )
 
 
-async def list_resources(services: AdminServices, call: AdminCall) -> ResourceList:
+async def list_resources(call: AdminCall[ResourceListQuery, None]) -> ResourceList:
     query = call.query
-    assert isinstance(query, ResourceListQuery)
     tenant = call.named_tenant
     listed = ("resources", tenant)
     after = parse_cursor(query.cursor, listed, str)
-    found = await services.store.resources(tenant, after, query.limit + 1)
+    found = await call.services.store.resources(tenant, after, query.limit + 1)
     page = found[: query.limit]
-    sums = await _sum_resources(services.ledger_writer, tenant, after, len(page)) if page else {}
+    sums = (
+        await _sum_resources(call.services.ledger_writer, tenant, after, len(page)) if page else {}
+    )
     return ResourceList(
         items=[
-            describe_resource(info, sums.get(info.resource, ()), services.secret) for info in page
+            describe_resource(info, sums.get(info.resource, ()), call.services.secret)
+            for info in page
         ],
         cursor=write_cursor(listed, page[-1].resource) if len(found) > query.limit else None,
     )
@@ -115,14 +122,14 @@ async def _sum_resources(
     return by_name
 
 
-async def show_resource(services: AdminServices, call: AdminCall) -> ResourceLine:
+async def show_resource(call: AdminCall[ResourceQuery, None]) -> ResourceLine:
     key = call.named_key
-    found = await services.store.resource(key.tenant, key.resource)
+    found = await call.services.store.resource(key.tenant, key.resource)
     if found is None:
         raise NotFound("there is no memory of this resource")
     query = LedgerQuery(key.tenant, "resource", resource=key.resource)
-    sums = await services.ledger_writer.sum_up(query)
-    return describe_resource(found, sums, services.secret)
+    sums = await call.services.ledger_writer.sum_up(query)
+    return describe_resource(found, sums, call.services.secret)
 
 
 ROUTES = (

@@ -12,8 +12,9 @@ from msgspec import Meta, Struct
 from om_proxy.common.errors import BadRequest, StorageError
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.recall.note_searching import FoundNote, NoteFilter, NoteSearch
+from om_proxy.management.api.admin_call import AdminCall, AdminServices
 from om_proxy.management.api.answers import HiddenText, UnixSeconds, repair_text
-from om_proxy.management.api.requests import AdminCall, Query, normalize_stored_name
+from om_proxy.management.api.requests import Query, normalize_stored_name
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.routes.recall import (
     FIRST_WORDS,
@@ -22,7 +23,6 @@ from om_proxy.management.api.routes.recall import (
     RecalledItem,
     describe_message,
 )
-from om_proxy.management.api.services import AdminServices
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.memory.recall.arguments import LookUp, read_look_up
@@ -123,10 +123,9 @@ class FoundList(Struct, frozen=True, kw_only=True):
     ]
 
 
-async def search_messages(services: AdminServices, call: AdminCall) -> FoundList:
+async def search_messages(call: AdminCall[SearchQuery, None]) -> FoundList:
     query = call.query
-    assert isinstance(query, SearchQuery)
-    keys, left_out = await _choose_resources(services, call.named_tenant, query.resource)
+    keys, left_out = await _choose_resources(call.services, call.named_tenant, query.resource)
     zone = find_zone(None, call.config.settings.effective(None, query.resource).memory.timezone)
     fields = {"mode": "search", "query": query.q, "before": query.before, "after": query.after}
     try:
@@ -138,9 +137,9 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
             () if query.role is None else (query.role,),
         )
         if query.searched == "notes":
-            return await _search_notes(services, query, look_up, keys, left_out)
+            return await _search_notes(call.services, query, look_up, keys, left_out)
         async with asyncio.timeout(TIMEOUT_S):
-            found = await services.look_ups.find(
+            found = await call.services.look_ups.find(
                 keys,
                 look_up,
                 limit=query.limit,
@@ -151,9 +150,9 @@ async def search_messages(services: AdminServices, call: AdminCall) -> FoundList
         raise BadRequest(fault.text) from fault
     except TimeoutError as exc:
         raise StorageError("the store took too long; try again, or ask for less") from exc
-    label, words = services.look_ups.memories.label, query_words(query.q)
+    label, words = call.services.look_ups.memories.label, query_words(query.q)
     untitled = [key for key, message, _ in found.messages if message.title is None]
-    first_words = await services.message_reader.read_first_words(untitled)
+    first_words = await call.services.message_reader.read_first_words(untitled)
 
     def describe() -> list[RecalledItem]:
         return [

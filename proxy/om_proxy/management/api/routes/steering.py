@@ -1,18 +1,19 @@
-"""The routes by which people steer a thread's notes."""
+"""The routes by which people steer a thread's notes, and pin notes of their own."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
-from om_proxy.management.api.requests import AdminCall, NoChange, NoteText, ThreadQuery
+from om_proxy.management.api.admin_call import AdminCall
+from om_proxy.management.api.requests import NoChange, NoteText, ResourceQuery, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.routes.notes import Entry, describe_entry
+from om_proxy.management.api.routes.notes import Entry, PinnedNote, describe_entry, describe_pin
 from om_proxy.management.api.routes.threads import ThreadStatus, describe_thread
-from om_proxy.management.api.services import AdminServices
 from om_proxy.management.steering.note_editor import ChangedEntry
+from om_proxy.management.steering.pin_board import PinsView
 from om_proxy.memory.model import Memory
 from om_proxy.storage.values.records import ForgetResult
 
@@ -85,19 +86,18 @@ def describe_chunks(memory: Memory) -> ChunkChange:
     )
 
 
-async def undo(services: AdminServices, call: AdminCall) -> UndoneStatus:
-    memory, undone = await services.note_editor.undo(
+async def undo(call: AdminCall[ThreadQuery, NoChange]) -> UndoneStatus:
+    memory, undone = await call.services.note_editor.undo(
         call.named_key, expected_version=call.expected_version
     )
     return UndoneStatus(
-        **asdict(await describe_thread(services, memory)),
+        **asdict(await describe_thread(call.services, memory)),
         undone=UndoneNotes(kind=undone.kind, gone=undone.gone, restored=list(undone.restored)),
     )
 
 
-async def edit_entry(services: AdminServices, call: AdminCall) -> EntryChange:
-    assert isinstance(call.body, NoteText)
-    changed = await services.note_editor.edit_entry(
+async def edit_entry(call: AdminCall[ThreadQuery, NoteText]) -> EntryChange:
+    changed = await call.services.note_editor.edit_entry(
         call.named_key,
         call.named_entry_id,
         call.body.text,
@@ -106,10 +106,9 @@ async def edit_entry(services: AdminServices, call: AdminCall) -> EntryChange:
     return describe_change(changed)
 
 
-async def withdraw_entry(services: AdminServices, call: AdminCall) -> EntryChange:
+async def withdraw_entry(call: AdminCall[WithdrawalQuery, None]) -> EntryChange:
     query = call.query
-    assert isinstance(query, WithdrawalQuery)
-    editor, key, id_ = services.note_editor, call.named_key, call.named_entry_id
+    editor, key, id_ = call.services.note_editor, call.named_key, call.named_entry_id
     if query.forget:
         return describe_change(
             *await editor.forget_entry(key, id_, expected_version=call.expected_version)
@@ -118,9 +117,8 @@ async def withdraw_entry(services: AdminServices, call: AdminCall) -> EntryChang
     return describe_change(changed)
 
 
-async def edit_chunk(services: AdminServices, call: AdminCall) -> ChunkChange:
-    assert isinstance(call.body, NoteText)
-    memory = await services.note_editor.edit_chunk(
+async def edit_chunk(call: AdminCall[ThreadQuery, NoteText]) -> ChunkChange:
+    memory = await call.services.note_editor.edit_chunk(
         call.named_key,
         call.named_entry_id,
         call.body.text,
@@ -129,11 +127,71 @@ async def edit_chunk(services: AdminServices, call: AdminCall) -> ChunkChange:
     return describe_chunks(memory)
 
 
-async def drop_chunk(services: AdminServices, call: AdminCall) -> ChunkChange:
-    memory = await services.note_editor.drop_chunk(
+async def drop_chunk(call: AdminCall[ThreadQuery, None]) -> ChunkChange:
+    memory = await call.services.note_editor.drop_chunk(
         call.named_key, call.named_entry_id, expected_version=call.expected_version
     )
     return describe_chunks(memory)
+
+
+class PinList(Struct, frozen=True, kw_only=True):
+    """The pins of a thread, or of the log that it shares, in the order in which they are."""
+
+    version: int
+    items: list[PinnedNote]
+    cursor: str | None = None
+
+
+def describe_pins(view: PinsView) -> PinList:
+    return PinList(version=view.memory.revision, items=[describe_pin(pin) for pin in view.pins])
+
+
+async def list_pins(call: AdminCall[Any, None]) -> PinList:
+    return describe_pins(await call.services.pin_board.list_pins(call.named_key))
+
+
+async def add_pin(call: AdminCall[Any, NoteText]) -> PinList:
+    view = await call.services.pin_board.add(
+        call.named_key,
+        call.body.text,
+        call.visitor.who,
+        expected_version=call.expected_version,
+    )
+    return describe_pins(view)
+
+
+async def edit_pin(call: AdminCall[Any, NoteText]) -> PinList:
+    view = await call.services.pin_board.edit(
+        call.named_key,
+        call.named_entry_id,
+        call.body.text,
+        call.visitor.who,
+        expected_version=call.expected_version,
+    )
+    return describe_pins(view)
+
+
+async def remove_pin(call: AdminCall[Any, None]) -> PinList:
+    view = await call.services.pin_board.remove(
+        call.named_key, call.named_entry_id, expected_version=call.expected_version
+    )
+    return describe_pins(view)
+
+
+async def list_resource_pins(call: AdminCall[ResourceQuery, None]) -> PinList:
+    return await list_pins(call)
+
+
+async def add_resource_pin(call: AdminCall[ResourceQuery, NoteText]) -> PinList:
+    return await add_pin(call)
+
+
+async def edit_resource_pin(call: AdminCall[ResourceQuery, NoteText]) -> PinList:
+    return await edit_pin(call)
+
+
+async def remove_resource_pin(call: AdminCall[ResourceQuery, None]) -> PinList:
+    return await remove_pin(call)
 
 
 ROUTES = (
@@ -188,5 +246,78 @@ ROUTES = (
         handler=drop_chunk,
         answer=ChunkChange,
         codes=("om_moved",),
+    ),
+)
+PIN_ROUTES = (
+    AdminRoute(
+        method="GET",
+        path="/threads/{thread}/pins",
+        summary="List the notes that people pinned to a thread, or to the log that it shares.",
+        handler=list_pins,
+        answer=PinList,
+    ),
+    AdminRoute(
+        method="POST",
+        path="/threads/{thread}/pins",
+        summary=(
+            "Pin a note: it stands before all other notes, is never condensed, and stays when the "
+            "conversation goes back. At most 50, and 4 000 tokens together."
+        ),
+        handler=add_pin,
+        body=NoteText,
+        answer=PinList,
+        codes=("om_bad_text", "om_too_many_pins"),
+    ),
+    AdminRoute(
+        method="PATCH",
+        path="/threads/{thread}/pins/{id}",
+        summary="Give a pinned note other words.",
+        handler=edit_pin,
+        body=NoteText,
+        answer=PinList,
+        codes=("om_bad_text", "om_too_many_pins"),
+    ),
+    AdminRoute(
+        method="DELETE",
+        path="/threads/{thread}/pins/{id}",
+        summary="Take a pinned note away.",
+        handler=remove_pin,
+        answer=PinList,
+    ),
+    AdminRoute(
+        method="GET",
+        path="/resources/{resource}/pins",
+        summary="List the notes that people pinned to the log that threads of a resource share.",
+        handler=list_resource_pins,
+        query=ResourceQuery,
+        answer=PinList,
+    ),
+    AdminRoute(
+        method="POST",
+        path="/resources/{resource}/pins",
+        summary="Pin a note to the log that threads of a resource share.",
+        handler=add_resource_pin,
+        query=ResourceQuery,
+        body=NoteText,
+        answer=PinList,
+        codes=("om_bad_text", "om_too_many_pins"),
+    ),
+    AdminRoute(
+        method="PATCH",
+        path="/resources/{resource}/pins/{id}",
+        summary="Give a note pinned to a resource other words.",
+        handler=edit_resource_pin,
+        query=ResourceQuery,
+        body=NoteText,
+        answer=PinList,
+        codes=("om_bad_text", "om_too_many_pins"),
+    ),
+    AdminRoute(
+        method="DELETE",
+        path="/resources/{resource}/pins/{id}",
+        summary="Take a note pinned to a resource away.",
+        handler=remove_resource_pin,
+        query=ResourceQuery,
+        answer=PinList,
     ),
 )

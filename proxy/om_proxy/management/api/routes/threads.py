@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from om_proxy.management.api.access import LOCAL_CALLER
+from om_proxy.management.api.admin_call import AdminCall, AdminServices
 from om_proxy.management.api.answers import (
     HiddenText,
     ThreadNames,
@@ -16,16 +17,15 @@ from om_proxy.management.api.answers import (
     repair_text,
     write_cursor,
 )
-from om_proxy.management.api.ledger_answers import LedgerFigures, describe_thread_ledger
 from om_proxy.management.api.requests import (
-    AdminCall,
     PageCursor,
     PageLimit,
     Query,
+    ThreadQuery,
     normalize_stored_name,
 )
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.services import AdminServices
+from om_proxy.management.api.routes.stats import LedgerFigures, describe_thread_ledger
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Memory
 from om_proxy.settings.config import read_valid_overrides
@@ -281,9 +281,8 @@ def describe_status(
     )
 
 
-async def list_threads(services: AdminServices, call: AdminCall) -> ThreadList:
+async def list_threads(call: AdminCall[ThreadListQuery, None]) -> ThreadList:
     query = call.query
-    assert isinstance(query, ThreadListQuery)
     resource = None if query.resource is None else normalize_stored_name(query.resource)
     selection = ThreadSelection(
         call.tenant,
@@ -296,37 +295,38 @@ async def list_threads(services: AdminServices, call: AdminCall) -> ThreadList:
     )
     listed = ("threads", *selection)
     after = parse_cursor(query.cursor, listed, ThreadPlace)
-    page = await services.thread_admin.find_threads(selection, after, query.limit)
+    page = await call.services.thread_admin.find_threads(selection, after, query.limit)
     named = page.threads[:MAX_NAMED_LINES] if call.visitor.may_read_text else ()
-    first_words = await services.message_reader.read_first_words(
+    first_words = await call.services.message_reader.read_first_words(
         info.key for info in named if info.title is None
     )
-    lines = [describe_line(services, info, first_words.get(info.key)) for info in page.threads]
+    lines = [describe_line(call.services, info, first_words.get(info.key)) for info in page.threads]
     cursor = None if page.end is None else write_cursor(listed, page.end)
     is_keyless = call.visitor.who == LOCAL_CALLER
     hint = KEYLESS_HINT if is_keyless and not lines else UNSET
     return ThreadList(items=lines, threads=lines, cursor=cursor, hint=hint)
 
 
-async def show_thread(services: AdminServices, call: AdminCall) -> ThreadStatus:
-    return await describe_thread(services, await services.thread_admin.load_memory(call.named_key))
-
-
-async def set_title(services: AdminServices, call: AdminCall) -> ThreadStatus:
-    assert isinstance(call.body, TitleChange)
+async def show_thread(call: AdminCall[ThreadQuery, None]) -> ThreadStatus:
     return await describe_thread(
-        services,
-        await services.thread_admin.set_title(
+        call.services, await call.services.thread_admin.load_memory(call.named_key)
+    )
+
+
+async def set_title(call: AdminCall[ThreadQuery, TitleChange]) -> ThreadStatus:
+    return await describe_thread(
+        call.services,
+        await call.services.thread_admin.set_title(
             call.named_key, call.body.title, expected_version=call.expected_version
         ),
     )
 
 
-async def set_thresholds(services: AdminServices, call: AdminCall) -> ThreadStatus:
+async def set_thresholds(call: AdminCall[ThreadQuery, dict[str, Any]]) -> ThreadStatus:
     changes: dict[str, Any] = call.body
     return await describe_thread(
-        services,
-        await services.thread_admin.set_thresholds(
+        call.services,
+        await call.services.thread_admin.set_thresholds(
             call.named_key, changes, expected_version=call.expected_version
         ),
     )
