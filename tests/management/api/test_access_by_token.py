@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import fields
 
 from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.settings.identity.user_token import Claims, sign_claims
@@ -110,15 +111,36 @@ async def test_a_token_for_a_thread_opens_that_thread(run: Running, naming: str)
         assert (refused.status_code, method) == (404, method)
 
 
+def fill_names(path: str, resource: str, tenant: str = "t") -> str:
+    for name, value in (("{thread}", "trip"), ("{resource}", resource), ("{id}", "1")):
+        path = path.replace(name, value)
+    return path.replace("{seq}", "1").replace("{receipt}", "r").replace("{tenant}", tenant)
+
+
+async def test_a_token_opens_what_the_row_says(run: Running) -> None:
+    """A path that names a thread or a resource is open by itself. Another one is open if its row
+    says so, whatever the names in its query are: `/stats` has a `resource` too, and is shut."""
+    tenant = (await get(run, "/threads", OWN)).json()["items"][0]["tenant"]
+    for route in ADMIN_ROUTES:
+        is_open = (
+            route.is_for_one_resource or "{thread}" in route.path or "{resource}" in route.path
+        )
+        takes_resource = "resource" in {field.encode_name for field in fields(route.query)}
+        assert takes_resource or not route.is_for_one_resource, route.path
+        query = QUERIES.get((route.method, route.path), "").replace("resource=crates", "")
+        url = f"{run.base}/om/v1{fill_names(route.path, 'ada', tenant)}?{query}"
+        got = await run.http.request(
+            route.method, f"{url}&resource=ada" if takes_resource else url, headers=sign()
+        )
+        assert (got.status_code != 403) == is_open, (route.method, route.path)
+
+
 async def test_no_route_shows_another_resource(run: Running) -> None:
     """Every route, asked for the other resource and for none, with a valid token."""
     for route in ADMIN_ROUTES:
         if route.path.endswith("/stream"):
             continue
-        path = route.path
-        for name, value in (("{thread}", "trip"), ("{resource}", "bob"), ("{id}", "1")):
-            path = path.replace(name, value)
-        path = path.replace("{seq}", "1").replace("{receipt}", "r").replace("{tenant}", "t")
+        path = fill_names(route.path, "bob")
         query = QUERIES.get((route.method, route.path), "").replace("resource=crates", "")
         body = BODIES.get((route.method, route.path))
         sent = {"content": body} if isinstance(body, bytes) else {"json": body}

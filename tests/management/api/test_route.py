@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import httpx
 import pytest
 
 from om_proxy.common.errors import StorageError
 from om_proxy.engine.turns.preview import ContextPreviewer
+from om_proxy.management.api.requests import is_large_body
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.route_table import ADMIN_ROUTES, find_route
 from om_proxy.storage.values.records import AuditRecord
@@ -238,3 +240,11 @@ async def test_a_fault_behind_the_body_is_not_the_callers(
 def test_every_handler_has_its_route() -> None:
     for route in ADMIN_ROUTES:
         assert find_route(route.handler) is route
+
+
+@pytest.mark.parametrize("route", ADMIN_ROUTES, ids=lambda r: r.name)
+def test_a_handler_takes_what_its_row_names(route: AdminRoute) -> None:
+    """The query and the body that are parsed for it. Handlers of pins serve two paths."""
+    query, body = get_args(get_type_hints(route.handler)["call"])
+    assert query in (route.query, Any)
+    assert body == (bytes if is_large_body(route.body) else route.body or NoneType)

@@ -52,9 +52,10 @@ class Visitor(NamedTuple):
     # of a user's token: the resource, and the thread if it names one; None: no token was sent
     confined_to: RequestNames | None = None
 
-    def confine(self, key: Key | None, query: _Query) -> _Query:
-        """Return the query within what the user's token opens. `key`: what the path names. Raise
-        NotFound for anything else, and Forbidden where a route shows more than one resource."""
+    def confine(self, key: Key | None, query: _Query, *, is_for_one_resource: bool) -> _Query:
+        """Return the query within what the user's token opens. `key`: what the path names;
+        `is_for_one_resource`: as in the route's row. Raise NotFound for anything else, and Forbidden
+        where a route shows more than one resource."""
         only = self.confined_to
         if only is None:
             return query
@@ -64,12 +65,13 @@ class Visitor(NamedTuple):
             if key.resource != only.resource or not is_own_thread:
                 raise NotFound("there is no memory of it")
             return query
-        if key is not None or only.only_thread is not None or not hasattr(query, "resource"):
+        if key is not None or only.only_thread is not None or not is_for_one_resource:
             raise Forbidden(
                 "X-OM-Token opens its own threads only, and this route is about others too; "
                 "leave it out"
             )
-        if query.resource is not None and normalize_name(query.resource) != only.resource:
+        named: str | None = structs.asdict(query)["resource"]
+        if named is not None and normalize_name(named) != only.resource:
             raise NotFound("there is no memory of it")
         return structs.replace(query, resource=only.resource)
 

@@ -104,7 +104,7 @@ class AdminApi:
         call: AnyCall = AdminCall(
             services=services,
             visitor=visitor,
-            query=visitor.confine(key, query),
+            query=visitor.confine(key, query, is_for_one_resource=route.is_for_one_resource),
             key=key,
             path_names={name: unquote(word) for name, word in names.items()},
             entry_id=find_entry_id(names),

@@ -50,6 +50,8 @@ class AdminRoute:
     # it shows text in a field that its handler empties, without the mark HOLDS_TEXT
     has_unmarked_text: bool = False
     is_change: bool | None = None  # None: every method but GET changes something
+    # a user's token opens it, though its path names nothing: it shows the query's `resource` alone
+    is_for_one_resource: bool = False
     # of a change: the counts for the audit
     count_changes: Callable[[Any], Mapping[str, int]] | None = None
 

@@ -176,6 +176,7 @@ ROUTES = (
         handler=show_config,
         query=ConfigQuery,
         answer=ConfigAnswer,
+        is_for_one_resource=True,
     ),
     AdminRoute(
         method="GET",

@@ -235,6 +235,7 @@ ROUTES = (
         answer=ExportRecord,
         is_text=True,
         streams=EXPORT_TYPE,
+        is_for_one_resource=True,
     ),
     AdminRoute(
         method="POST",

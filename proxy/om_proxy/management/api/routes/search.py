@@ -248,5 +248,6 @@ ROUTES = (
         query=SearchQuery,
         answer=FoundList,
         is_text=True,
+        is_for_one_resource=True,
     ),
 )

