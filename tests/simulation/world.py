@@ -15,7 +15,7 @@ import orjson
 import structlog
 
 from om_proxy.agents.models import create_encoder
-from om_proxy.cli.doctor.threads import revive_thread
+from om_proxy.cli.doctor.store import revive_thread
 from om_proxy.common.errors import StorageError
 from om_proxy.edge import chat as edge
 from om_proxy.edge.edge_config import EdgeConfig

@@ -26,7 +26,7 @@ from om_proxy.app.composition import create_background, create_committer, create
 from om_proxy.app.management import create_admin_services
 from om_proxy.app.store_opening import open_store
 from om_proxy.cli.answers import print_json
-from om_proxy.cli.doctor.report import find_database
+from om_proxy.cli.doctor.store import find_database
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.thread_choice import find_tenant, find_thread
 from om_proxy.common.errors import UsageError

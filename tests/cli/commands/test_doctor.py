@@ -170,7 +170,7 @@ async def test_a_chat_that_is_never_answered(
     tmp_path: Path, doctor: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The command stops waiting for it long before `read_timeout`."""
-    monkeypatch.setattr("om_proxy.cli.doctor.prompt_call.CALL_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("om_proxy.cli.doctor.call.CALL_TIMEOUT_S", 0.2)
     await store_threads(tmp_path)
 
     async def script(call: Call) -> None:

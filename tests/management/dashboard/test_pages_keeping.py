@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from om_proxy.cli.answers import render_money
-from om_proxy.cli.doctor.threads import CAUSES_BY_CODE
+from om_proxy.cli.doctor.store import CAUSES_BY_CODE
 from om_proxy.common.errors import StorageError
 from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.management.mcp.tools import ToolName

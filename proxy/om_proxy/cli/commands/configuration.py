@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from msgspec import Struct
-
 from om_proxy.app.store_opening import check_drivers, check_keys_are_apart
 from om_proxy.cli.answers import print_json, print_report
+from om_proxy.cli.commands.doctor import list_attention
 from om_proxy.cli.doctor.models import describe_chosen_models
-from om_proxy.cli.doctor.report import list_attention
 from om_proxy.cli.exit_status import DONE
 from om_proxy.common.errors import ConfigError, StorageError, UsageError
 from om_proxy.settings.config import Settings, list_settings, load, render_settings, render_summary
@@ -66,14 +63,6 @@ def compare_key_store(settings: Settings) -> list[str]:
     return []
 
 
-class CheckReport(Struct, frozen=True):
-    """The report that `--json` prints. It shows no secret: such a value is `(set)`."""
-
-    file: str | None
-    settings: list[dict[str, str]]  # name, value and origin of each
-    warnings: list[str]
-
-
 def check(options: argparse.Namespace) -> int:
     """Print a summary of the settings, with `--all` every setting too, and the warnings last."""
     settings = load(options.config)
@@ -93,12 +82,13 @@ def check(options: argparse.Namespace) -> int:
         lines += ["every setting and where it comes from: om-proxy check --all"]
     warnings = [
         *comparison_faults,
-        *list_attention(settings, *model_and_resource, os.environ),
+        *list_attention(settings, *model_and_resource),
     ]
     if options.json:
         file = str(settings.file) if settings.file else None
         listed = [one._asdict() for one in list_settings(settings, *model_and_resource)]
-        print_json(CheckReport(file, listed, warnings))
+        # no secret is shown: such a value is `(set)`
+        print_json({"file": file, "settings": listed, "warnings": warnings})
         return DONE
     warning_lines = [f"warning: {text}" for text in warnings]
     lines += ["", *(warning_lines or ["nothing needs attention"])]

@@ -16,8 +16,7 @@ from om_proxy.cli.answers import (
     require_yes_or_terminal,
     show_progress,
 )
-from om_proxy.cli.doctor.report import find_database
-from om_proxy.cli.doctor.storage import say_pending
+from om_proxy.cli.doctor.store import find_database, say_pending
 from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.store_command import COMMAND_CALLER, is_erased_within, print_error, run_with_store
 from om_proxy.cli.visible_text import escape_line

@@ -18,7 +18,7 @@ from om_proxy.cli.answers import (
     render_number,
     render_time,
 )
-from om_proxy.cli.doctor.threads import explain_cause
+from om_proxy.cli.doctor.store import explain_cause
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, ask_and_print, print_error, read_file
 from om_proxy.cli.thread_choice import find_tenant, find_thread, read_tenants, shorten_tenant

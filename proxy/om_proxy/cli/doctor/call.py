@@ -1,4 +1,5 @@
-"""Make one tiny observer call, to see what the memory models answer."""
+"""Ask the memory models for notes of two messages, and the clients' model a question with all that
+memory adds to a prompt, to see what they take."""
 
 from __future__ import annotations
 
@@ -8,8 +9,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import orjson
+
+from om_proxy.agents.model_access.completion import EVENT_STARTS
 from om_proxy.agents.model_access.credentials import find_key, is_subscription_key
-from om_proxy.agents.model_access.direct import Direct
+from om_proxy.agents.model_access.direct import QUESTION_PATHS, Direct, build_headers
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
 from om_proxy.agents.model_access.llm import LLM, Answer, Prompt, Routed, Target
 from om_proxy.agents.model_access.retries import UNKNOWN_MODEL_STATUSES, CallBill
@@ -23,12 +27,19 @@ from om_proxy.agents.models import (
 from om_proxy.agents.observer import Observed, Observer, ObserverTask
 from om_proxy.cli.doctor.upstreams import Finding
 from om_proxy.common.apis import ApiName
-from om_proxy.common.errors import ModelBusy, ModelError, Unusable
+from om_proxy.common.errors import ModelBusy, ModelError, Overloaded, Unusable, UpstreamError
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
+from om_proxy.memory.prompt.layout import Layout, adds_system_message, layout_without_system
+from om_proxy.memory.prompt.tail import Piece
+from om_proxy.memory.recall.offering import TOOL_NAMES
 from om_proxy.settings.config import Effective, Settings
+from om_proxy.settings.config.sections.service import UpstreamSettings
 from om_proxy.settings.config.validation_messages import redact_credentials
-from om_proxy.wire.apis.additions import Addition
-from om_proxy.wire.upstream import AiohttpTransport
+from om_proxy.wire.apis.additions import Addition, Lessons, Trial
+from om_proxy.wire.apis.api import Request, require_recall
+from om_proxy.wire.apis.refusals import UNNAMED_STATUS, read_wrapped_status
+from om_proxy.wire.apis.registry import get_api
+from om_proxy.wire.upstream import AiohttpTransport, Upstream
 
 CALL_TIMEOUT_S = 60.0
 MAX_SHOWN_CHARS = 600  # of an answer
@@ -40,7 +51,7 @@ SAMPLE_MESSAGES = (
     ("user", "We drive to Lisbon on May 3. The blue van may carry 75 kg on its roof."),
     ("assistant", "Noted: Lisbon on May 3, at most 75 kg on the roof of the blue van."),
 )
-ADDITION_NAMES = {
+CALL_ADDITION_NAMES = {
     Addition.PICTURES: "pictures",
     Addition.OPTIONS: "model_settings.reasoning_effort",
     Addition.LIMIT_NAME: "the usual name of the output limit",
@@ -139,7 +150,7 @@ def _describe_failures(calls: SingleCalls, *, has_notes: bool) -> Iterator[Findi
 
 def describe_left_out(left_out: Addition) -> str:
     """Say in a sentence what works with the server, and what a memory call has to leave out."""
-    names = [name for addition, name in ADDITION_NAMES.items() if addition in left_out]
+    names = [name for addition, name in CALL_ADDITION_NAMES.items() if addition in left_out]
     if not names:
         return "This server takes all that this call had."
     return f"This server takes memory calls, but not all of it; left out: {', '.join(names)}."
@@ -218,3 +229,94 @@ def _clean_for_terminal(text: str) -> str:
     if len(clean_text) <= MAX_SHOWN_CHARS:
         return clean_text
     return f"{clean_text[:MAX_SHOWN_CHARS]}…"
+
+
+QUESTION = "Which city do I drive to? Answer with one word."
+SAMPLE_NOTES = "Notes of an earlier part of this conversation: the user drives to Lisbon on May 3."
+PROMPT_ADDITION_NAMES = {
+    Addition.SYSTEM: "a system message of their own (they begin the user's)",
+    Addition.TOOL: "the tool for look-ups",
+}
+
+
+async def try_prompt(upstream: UpstreamSettings, target: Target, layout: Layout) -> Finding:
+    """Send a question with notes before it and with the look-up tool. Say what the server took.
+    Nothing of it is stored."""
+    question = {"role": "user", "content": QUESTION}
+    api = get_api(target.api)
+    body = api.write_question({"model": target.model, "messages": [question]})
+    request = api.parse_request(orjson.dumps(body))
+    additions = Addition(0) if api.recall is None else Addition.TOOL
+    if adds_system_message(layout, has_instructions=False):
+        additions |= Addition.SYSTEM
+    trial = Trial(Lessons(), additions, time.monotonic)
+    client = Upstream(connections=1)
+    try:
+        while True:
+            chosen = (
+                layout
+                if trial.sent & Addition.SYSTEM
+                else layout_without_system(has_instructions=False)
+            )
+            prompt = _write_prompt(request, chosen, has_tool=bool(trial.sent & Addition.TOOL))
+            status, is_readable = await _post(client, upstream, target, prompt)
+            if status < 300 and not is_readable:
+                text = f"a chat with {target.model} that has notes gets no reply that can be read"
+                return Finding(False, text)
+            if status < 300:
+                return Finding(True, describe_taken(target, additions & ~trial.sent))
+            if not trial.take_back(status):
+                text = f"a chat with {target.model} that has notes is refused ({status})"
+                return Finding(False, text)
+    except (UpstreamError, Overloaded) as exc:
+        return Finding(False, f"a chat with {target.model} that has notes: {exc}")
+    finally:
+        await client.aclose()
+
+
+def describe_taken(target: Target, left_out: Addition) -> str:
+    """Say in a sentence what a chat with this model takes of what memory adds."""
+    names = [name for addition, name in PROMPT_ADDITION_NAMES.items() if addition in left_out]
+    if not names:
+        tool = ", and the tool for look-ups" if get_api(target.api).recall else ""
+        return f"a chat with {target.model} takes notes{tool}"
+    return f"a chat with {target.model} takes notes; left out: {', '.join(names)}"
+
+
+def _write_prompt(request: Request, layout: Layout, *, has_tool: bool) -> bytes:
+    tail = [Piece(raw, "user", (), None, None, 0, i) for i, raw in enumerate(request.messages)]
+    body = request.api.rewrite_body(request, SAMPLE_NOTES, "", tail, layout)
+    return (
+        require_recall(request).offer_tool(request, body, TOOL_NAMES[0], has_threads=False)
+        if has_tool
+        else body
+    )
+
+
+async def _post(
+    client: Upstream, upstream: UpstreamSettings, target: Target, body: bytes
+) -> tuple[int, bool]:
+    """Return the status of the answer, and whether it holds a reply. Of an error inside a 200 it is
+    the error's own status, or 400 if that names none."""
+    headers = [(name.encode(), value.encode()) for name, value in build_headers(target)]
+    answer = await client.send(
+        "POST",
+        f"{upstream.base_url}{QUESTION_PATHS[target.api]}",
+        headers,
+        body,
+        connect_timeout_s=upstream.connect_timeout,
+        read_timeout_s=min(upstream.read_timeout, CALL_TIMEOUT_S),
+        path_in_settings=upstream.path_in_settings,
+    )
+    try:
+        if answer.status >= 300:
+            return answer.status, False
+        text = await answer.read()
+    finally:
+        await answer.aclose()
+    reader = get_api(target.api).create_reply_reader(text.lstrip().startswith(EVENT_STARTS))
+    reader.feed(text)
+    reply = reader.finish()
+    if reply.error:
+        return read_wrapped_status(text) or UNNAMED_STATUS, False
+    return answer.status, reply.message is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli.doctor.report import (
+from om_proxy.cli.commands.doctor import (
     EARLIEST_PLAUSIBLE_S,
     MAX_PRICE_TABLE_AGE_DAYS,
     SECONDS_PER_DAY,
@@ -35,13 +35,13 @@ def test_the_age_of_the_price_table(
     file.touch()
     installed_at = NOW - age_days * SECONDS_PER_DAY
     os.utime(file, (installed_at, installed_at))
-    monkeypatch.setattr("om_proxy.cli.doctor.report.find_litellm_file", lambda name: file)
+    monkeypatch.setattr("om_proxy.cli.commands.doctor.find_litellm_file", lambda name: file)
     finding = examine_prices(NOW)
     assert (finding.works, said in finding.text) == (works, True)
 
 
 def test_no_price_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("om_proxy.cli.doctor.report.find_litellm_file", lambda name: None)
+    monkeypatch.setattr("om_proxy.cli.commands.doctor.find_litellm_file", lambda name: None)
     finding = examine_prices(NOW)
     assert not finding.works
     assert "install litellm" in finding.text

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from om_proxy.cli.doctor.storage import MAX_CLOCK_DIFFERENCE_S, examine_storage
+from om_proxy.cli.doctor.store import MAX_CLOCK_DIFFERENCE_S, examine_storage
 from om_proxy.cli.doctor.upstreams import Finding
 from om_proxy.common.errors import StorageError
 from om_proxy.memory.model import Key, Memory

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.agents.model_access.completion import build_model_error
-from om_proxy.cli.doctor.threads import (
+from om_proxy.cli.doctor.store import (
     CAUSES_BY_CODE,
     MAX_WAITING_S,
     UNKNOWN_CAUSE,
