@@ -44,7 +44,7 @@ USED: dict[str, dict[str, tuple[str, str]]] = {
             "27 MB of an encoding that only pickling reads; nothing public lets go of them",
         ),
     },
-    "om_proxy.cli.serving.workers": {
+    "om_proxy.cli.workers": {
         "_exit": (
             "os",
             "public in spite of its name: it ends the process without a write to shared memory",

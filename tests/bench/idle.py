@@ -17,7 +17,7 @@ from typing import Any
 
 from starlette.types import Message
 
-import om_proxy.cli.serving.server  # noqa: F401 - `serve` has it
+import om_proxy.cli.serving  # noqa: F401 - `serve` has it
 from om_proxy.app.app import App, create_app
 from om_proxy.settings.config import parse
 

@@ -118,7 +118,7 @@ async def run_with_raw_upstream(
 @asynccontextmanager
 async def serve_app(app: App) -> AsyncIterator[int]:
     """Serve the app, and yield its port. The flags are those of
-    proxy/om_proxy/cli/serving/server.py: the server adds no header to the upstream's."""
+    proxy/om_proxy/cli/serving.py: the server adds no header to the upstream's."""
     config = uvicorn.Config(
         app, http=BoundedProtocol, ws="none", lifespan="on", log_config=None, access_log=False, proxy_headers=False,
         server_header=False, date_header=False, timeout_graceful_shutdown=2,

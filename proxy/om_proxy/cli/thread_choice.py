@@ -7,8 +7,7 @@ import difflib
 import re
 from collections.abc import AsyncIterator
 
-from om_proxy.cli.answers import render_time
-from om_proxy.cli.visible_text import escape_line
+from om_proxy.cli.answers import escape_line, render_time
 from om_proxy.common.errors import NotFound, UsageError
 from om_proxy.management.api.requests import normalize_stored_name
 from om_proxy.memory.model import Key

@@ -16,7 +16,7 @@ from om_proxy.cli.doctor.models import (
     list_missing_credentials,
     list_vector_faults,
 )
-from om_proxy.cli.serving.banner import print_banner
+from om_proxy.cli.serving import print_banner
 from om_proxy.settings.config import Settings, load, parse
 from tests.agents.onnx_file import WORDS, write_model
 

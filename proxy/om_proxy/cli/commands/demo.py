@@ -22,7 +22,7 @@ from om_proxy.cli.demo.play import play_story
 from om_proxy.cli.demo.stage import TRIAL_MESSAGE_TOKENS, ServedDemo, serve_trial
 from om_proxy.cli.demo.story import load_story
 from om_proxy.cli.exit_status import DEMO_FAILED, DONE
-from om_proxy.cli.serving.banner import describe_sign_in
+from om_proxy.cli.serving import describe_sign_in
 from om_proxy.common.errors import OmError
 from om_proxy.observability import logs
 from om_proxy.testing.loopback import SHUTDOWN_GRACE_S

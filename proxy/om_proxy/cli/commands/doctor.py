@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from om_proxy.agents.model_access.credentials import list_models
 from om_proxy.agents.models import encodings
 from om_proxy.agents.models.price_list import PRICE_TABLE_FILE, find_litellm_file
-from om_proxy.cli.answers import print_json, print_report, show_progress
+from om_proxy.cli.answers import escape_text, print_json, print_report, show_progress
 from om_proxy.cli.doctor.call import build_inherited_target, try_observer, try_prompt
 from om_proxy.cli.doctor.clients import examine_client
 from om_proxy.cli.doctor.models import (
@@ -24,7 +24,6 @@ from om_proxy.cli.doctor.models import (
 from om_proxy.cli.doctor.store import examine_store
 from om_proxy.cli.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
-from om_proxy.cli.visible_text import escape_text
 from om_proxy.engine.policy import list_open_keys
 from om_proxy.memory.prompt.layout import layout_for
 from om_proxy.settings.config import (

@@ -8,6 +8,7 @@ import asyncio
 from om_proxy.agents.models import Price
 from om_proxy.cli.answers import (
     confirm,
+    escape_line,
     print_json,
     print_table,
     print_text,
@@ -16,7 +17,6 @@ from om_proxy.cli.answers import (
 from om_proxy.cli.commands.replay import read_rules
 from om_proxy.cli.exit_status import BUDGET_REACHED, DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.store_command import print_error
-from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import OmError, UsageError
 from om_proxy.observability import logs
 from om_proxy.proof.evaluation.benchmarks import check_data, lay_settings

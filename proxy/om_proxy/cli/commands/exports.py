@@ -13,12 +13,11 @@ from typing import BinaryIO
 
 import msgspec
 
-from om_proxy.cli.answers import print_json, show_progress
+from om_proxy.cli.answers import escape_json, escape_line, print_json, show_progress
 from om_proxy.cli.commands import history_import
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, print_error, run_with_store
 from om_proxy.cli.thread_choice import choose_tenant, find_thread
-from om_proxy.cli.visible_text import escape_json, escape_line
 from om_proxy.common.errors import StorageError, UsageError
 from om_proxy.engine.policy import Policy
 from om_proxy.management.api.routes.export_import import ExportQuery, export_memory

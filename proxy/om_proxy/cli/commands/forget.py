@@ -9,11 +9,16 @@ from typing import NamedTuple, TextIO
 
 import msgspec
 
-from om_proxy.cli.answers import confirm, print_json, require_yes_or_terminal, show_progress
+from om_proxy.cli.answers import (
+    confirm,
+    escape_line,
+    print_json,
+    require_yes_or_terminal,
+    show_progress,
+)
 from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.store_command import LocalApi, is_erased_within, read_file, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant, find_tenant, find_thread_info, render_thread
-from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import NotFound, UsageError
 from om_proxy.management.api.admin_call import AnyCall
 from om_proxy.management.api.requests import normalize_stored_name

@@ -15,6 +15,7 @@ import orjson
 from om_proxy.agents.models import find_price
 from om_proxy.cli.answers import (
     confirm,
+    escape_line,
     print_json,
     render_count,
     render_number,
@@ -24,7 +25,6 @@ from om_proxy.cli.commands.notes import NO_LIMIT_S, NO_MODEL_MESSAGE
 from om_proxy.cli.exit_status import CONFLICT, DECLINED, DONE
 from om_proxy.cli.store_command import LocalApi, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant
-from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import BadRequest, Conflict, UsageError
 from om_proxy.engine.policy.policy import Policy, name_observer
 from om_proxy.management.api.requests import RequestQuery, normalize_stored_name

@@ -18,6 +18,7 @@ import yaml
 from om_proxy.agents.models import Price
 from om_proxy.cli.answers import (
     confirm,
+    escape_line,
     print_json,
     print_table,
     render_count,
@@ -26,7 +27,6 @@ from om_proxy.cli.answers import (
     require_yes_or_terminal,
 )
 from om_proxy.cli.exit_status import BUDGET_REACHED, DECLINED, DONE
-from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import NotFound, OmError, UsageError
 from om_proxy.observability import logs
 from om_proxy.proof.conversation import Conversation

@@ -4,7 +4,12 @@ little memory."""
 from __future__ import annotations
 
 import argparse
+import gc
 import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from om_proxy.cli.exit_status import CANNOT_START
@@ -16,13 +21,6 @@ if TYPE_CHECKING:
     import socket
 
     from om_proxy.settings.config import Settings, WatchedSettings
-
-
-import gc
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
 
 # Libraries import these if they are installed, and a server never uses them: coloured tracebacks
 # and httpx's command line (3 MB, 50 ms), C lists for aiohttp's tracing (1 MB, libstdc++), and
@@ -61,18 +59,23 @@ def prepare_serving(
 ) -> Callable[[list[socket.socket]], int]:
     """Import and load what serves. Return the function that serves on sockets and returns the exit
     status. Raise ConfigError."""
-    from om_proxy.cli.serving.banner import create_sign_in, print_banner, print_worker_banner
+    from om_proxy.cli.serving import (
+        AnnouncedServer,
+        create_server,
+        create_sign_in,
+        print_banner,
+        print_worker_banner,
+    )
 
     settings = watched.current
     sign_in = None if is_worker else create_sign_in(settings)
     if settings.server.workers > 1 and not is_worker:
         if not hasattr(os, "fork"):
             raise ConfigError("server.workers: above 1 needs Linux or macOS")
-        from om_proxy.cli.serving.workers import load_shared, serve_with_workers
+        from om_proxy.cli.workers import load_shared, serve_with_workers
 
         load_shared(settings)
         return partial(serve_with_workers, watched, sign_in)
-    from om_proxy.cli.serving.server import AnnouncedServer, create_server
 
     def announce(server: AnnouncedServer) -> None:
         if is_worker:

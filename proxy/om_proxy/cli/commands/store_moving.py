@@ -14,10 +14,9 @@ from typing import cast
 from pydantic import ValidationError
 
 from om_proxy.app.store_opening import are_one_file, open_store
-from om_proxy.cli.answers import print_json, show_progress
+from om_proxy.cli.answers import escape_line, print_json, show_progress
 from om_proxy.cli.exit_status import CONFLICT, DONE, NOT_FOUND, NOT_WORKING
 from om_proxy.cli.store_command import is_erased_within, print_error, run_quietly, run_with_store
-from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import ConfigError, StorageError, UsageError
 from om_proxy.management.moving.copying import CopyResult, StoreCopier
 from om_proxy.management.moving.importing import create_fingerprint, show_names

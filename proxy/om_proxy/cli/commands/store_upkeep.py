@@ -11,6 +11,7 @@ from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
 from om_proxy.cli.answers import (
     confirm,
+    escape_line,
     print_json,
     render_count,
     require_yes_or_terminal,
@@ -19,7 +20,6 @@ from om_proxy.cli.answers import (
 from om_proxy.cli.doctor.store import find_database, say_pending
 from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.store_command import COMMAND_CALLER, is_erased_within, print_error, run_with_store
-from om_proxy.cli.visible_text import escape_line
 from om_proxy.common.errors import ModelError, StorageError, UsageError
 from om_proxy.engine.background.embedding import embed_all
 from om_proxy.engine.background.indexing import index_all

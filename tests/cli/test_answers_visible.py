@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.cli.visible_text import escape_json, escape_line, escape_text
+from om_proxy.cli.answers import escape_json, escape_line, escape_text
 
 ANY_TEXT = st.text(st.characters())  # with lone surrogates
 

@@ -23,8 +23,7 @@ import structlog
 
 from om_proxy.app.store_opening import check_drivers
 from om_proxy.cli.exit_status import CANNOT_START, DONE
-from om_proxy.cli.serving.banner import print_banner
-from om_proxy.cli.serving.server import AnnouncedServer, create_server, load_for_memory
+from om_proxy.cli.serving import AnnouncedServer, create_server, load_for_memory, print_banner
 from om_proxy.management.api.sign_in import SignIn
 from om_proxy.observability.figures.worker_folder import create_folder
 from om_proxy.observability.logs import flush_log, report_start_failure

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.cli.serving.banner import create_sign_in, print_banner
+from om_proxy.cli.serving import create_sign_in, print_banner
 from om_proxy.settings.config import parse
 from tests.cli.command_line import MISPLACED_KEY_CONFIG, serve_in
 

@@ -86,7 +86,7 @@ def test_what_is_loaded_before_a_fork(tmp_path: Path, store: str) -> None:
 LOAD = """
 import os, sys, threading
 from om_proxy.agents.models.encodings import is_loaded
-from om_proxy.cli.serving.workers import load_shared
+from om_proxy.cli.workers import load_shared
 from om_proxy.settings.config import Settings
 
 url, store = sys.argv[1:]
@@ -144,7 +144,7 @@ def test_workers_share_the_link_and_its_sessions(tmp_path: Path) -> None:
 
 
 IMPATIENT = """
-import om_proxy.cli.serving.workers as workers
+import om_proxy.cli.workers as workers
 workers.BEAT_INTERVAL_S, workers.MAX_SILENCE_S = 0.05, 3.0
 """
 

@@ -1,1 +1,0 @@
-"""Start the processes of a server: one, or several workers on one port."""
