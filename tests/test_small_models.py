@@ -15,7 +15,7 @@ import pytest
 
 from om_proxy.agents import models
 from om_proxy.agents.models import price_list, small_models
-from om_proxy.cli.demo import figures
+from om_proxy.cli.demo import stage
 
 ROOT = Path(__file__).parents[1]
 MODEL_NAME = re.compile(r"\b(?:claude|gpt|gemini|o\d)-[a-z0-9.-]*[a-z0-9]")
@@ -162,7 +162,7 @@ def test_no_page_names_a_model_that_has_ended() -> None:
     assert ended == set()
 
 
-@pytest.mark.parametrize("name", [*figures.PRICED_ACTORS, figures.MEMORY_MODEL])
+@pytest.mark.parametrize("name", [*stage.PRICED_ACTORS, stage.MEMORY_MODEL])
 def test_the_demo_has_the_prices_of_models_that_are_served(name: str) -> None:
     """Its figures are printed."""
     end = models.find_deprecation_date(name)

@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 
 from om_proxy.cli.demo import summary
-from om_proxy.cli.demo.figures import DemoResult
 from om_proxy.cli.demo.play import play_story
 from om_proxy.cli.demo.story import load_story
+from om_proxy.cli.demo.summary import DemoResult
 from om_proxy.cli.demo.table import LINES_AROUND_ROWS, Board, render_sums
 from om_proxy.observability import logs
 

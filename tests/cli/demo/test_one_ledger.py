@@ -19,10 +19,9 @@ from rich.console import Console
 
 from om_proxy.agents.models import find_price
 from om_proxy.cli.demo import play, stage
-from om_proxy.cli.demo.figures import ActorCost, DemoResult, compute_costs
-from om_proxy.cli.demo.kept import serve_kept
-from om_proxy.cli.demo.stage import open_stage
+from om_proxy.cli.demo.stage import open_stage, serve_kept
 from om_proxy.cli.demo.story import Story, load_story
+from om_proxy.cli.demo.summary import ActorCost, DemoResult, compute_costs
 from om_proxy.proof.stage import Stage
 from om_proxy.testing.scripted import ACTOR, ScriptedServer
 from tests.cli.command_line import run_om_proxy

@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from om_proxy.cli.demo import play, stage, summary
-from om_proxy.cli.demo.figures import Bill, DemoResult, compute_costs
 from om_proxy.cli.demo.play import describe_changes, play_story, trim_history
 from om_proxy.cli.demo.story import Story, load_story
+from om_proxy.cli.demo.summary import Bill, DemoResult, compute_costs
 from om_proxy.cli.demo.table import Board, Row, render_bar, render_plain_row
 from om_proxy.common.errors import OmError
 from om_proxy.testing.faults import Fault

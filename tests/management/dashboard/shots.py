@@ -18,8 +18,8 @@ from pathlib import Path
 from playwright.async_api import Browser, Page, expect
 from rich.console import Console
 
-from om_proxy.cli.demo.kept import serve_kept
 from om_proxy.cli.demo.play import play_story
+from om_proxy.cli.demo.stage import serve_kept
 from om_proxy.cli.demo.story import load_story
 from om_proxy.observability import logs
 from tests.e2e.running import run_with_scripted_models

@@ -14,8 +14,8 @@ from playwright.async_api import Browser, Locator, expect
 from rich.console import Console
 
 from om_proxy.cli.answers import render_money
-from om_proxy.cli.demo.kept import serve_kept
 from om_proxy.cli.demo.play import play_story
+from om_proxy.cli.demo.stage import serve_kept
 from om_proxy.cli.demo.story import load_story
 from om_proxy.cli.demo.summary import print_summary
 from tests.cli.command_line import run_om_proxy

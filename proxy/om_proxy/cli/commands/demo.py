@@ -17,9 +17,14 @@ from pathlib import Path
 from rich.console import Console
 
 from om_proxy.cli.demo import summary
-from om_proxy.cli.demo.kept import open_unfinished, serve_kept
 from om_proxy.cli.demo.play import play_story
-from om_proxy.cli.demo.stage import TRIAL_MESSAGE_TOKENS, ServedDemo, serve_trial
+from om_proxy.cli.demo.stage import (
+    TRIAL_MESSAGE_TOKENS,
+    ServedDemo,
+    open_unfinished,
+    serve_kept,
+    serve_trial,
+)
 from om_proxy.cli.demo.story import load_story
 from om_proxy.cli.exit_status import DEMO_FAILED, DONE
 from om_proxy.cli.serving import describe_sign_in

@@ -14,9 +14,9 @@ import msgspec
 from rich.console import Console
 
 from om_proxy.agents.models import encodings
-from om_proxy.cli.demo.figures import ACTOR_NAME, Bill, DemoResult
-from om_proxy.cli.demo.stage import open_stage
+from om_proxy.cli.demo.stage import ACTOR_NAME, open_stage
 from om_proxy.cli.demo.story import INSTRUCTIONS, Story, Turn
+from om_proxy.cli.demo.summary import Bill, DemoResult
 from om_proxy.cli.demo.table import Board, Row
 from om_proxy.common.errors import OmError
 from om_proxy.proof.stage import Stage, read_receipt

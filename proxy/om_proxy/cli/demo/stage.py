@@ -3,23 +3,31 @@ their clock, or for any client to try, without a key or a network."""
 
 from __future__ import annotations
 
-import contextlib
+import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from om_proxy.app.app import App, create_app
-from om_proxy.cli.demo.figures import ACTOR_NAME, OBSERVER_NAME, REFLECTOR_NAME
+from om_proxy.app.app import create_app
 from om_proxy.cli.demo.story import Story
+from om_proxy.common.errors import OmError
 from om_proxy.management.api.sign_in import SignIn
 from om_proxy.proof.stage import Stage
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, ScriptedServer
 
+# the actors whose costs are shown
+PRICED_ACTORS = ("gpt-5.4", "claude-sonnet-5-5", "gemini/gemini-3.5-flash")
+# memory's own calls are priced as this model's, which `memory.model: default` names first
+MEMORY_MODEL = "gemini/gemini-3.5-flash-lite"
+# the scripted models by names whose end has a list price: those of the first row of costs
+ACTOR_NAME = f"{ACTOR}/{PRICED_ACTORS[0]}"
+OBSERVER_NAME = f"{OBSERVER}/{MEMORY_MODEL}"
+REFLECTOR_NAME = f"{REFLECTOR}/{MEMORY_MODEL}"
 # the proxy's whole configuration
 SETTINGS_TEMPLATE = """
 upstream: [{{name: scripted, base_url: "{models}/v1"}}]
@@ -64,7 +72,7 @@ class ServedDemo(NamedTuple):
     sign_in: SignIn
 
 
-@contextlib.asynccontextmanager
+@asynccontextmanager
 async def open_stage(
     story: Story, count: Callable[[str], int], kept_folder: Path | None = None
 ) -> AsyncIterator[tuple[Stage, ScriptedServer]]:
@@ -98,27 +106,77 @@ def write_scripted_settings(
     )
 
 
-def create_scripted_app(
-    config: Path, text: str, sign_in: SignIn, clock: Callable[[], float] = time.time
-) -> App:
-    """Write the settings to the file `config`, and create their proxy."""
-    config.write_text(text, encoding="utf-8")
-    return create_app(parse(text), clock=clock, sign_in=sign_in)
-
-
 @asynccontextmanager
 async def serve_trial(port: int, *, log: str = "console") -> AsyncIterator[ServedDemo]:
     """Run the proxy until the block ends. At the end, remove what it stored.
 
     Raises OmError if the port is in use."""
     models = ScriptedServer(introduction=INTRODUCTION)
+    thresholds = (TRIAL_MESSAGE_TOKENS, TRIAL_OBSERVATION_TOKENS)
     with tempfile.TemporaryDirectory(prefix="om-proxy-trial-") as folder:
-        async with serve_on_loopback(models) as models_url:
-            config = Path(folder) / CONFIG_FILE
-            text = write_scripted_settings(
-                models_url, folder, TRIAL_MESSAGE_TOKENS, TRIAL_OBSERVATION_TOKENS, log
-            )
-            sign_in = SignIn()
-            app = create_scripted_app(config, text, sign_in)
-            async with serve_on_loopback(app, port=port, lifespan="on") as url:
-                yield ServedDemo(url, config, sign_in)
+        async with _serve(models, Path(folder), thresholds, port, log=log) as served:
+            yield served
+
+
+@asynccontextmanager
+async def serve_kept(story: Story, folder: Path, port: int) -> AsyncIterator[ServedDemo]:
+    """Serve what is kept in `folder`, in front of the story's model. If the port is in use, another
+    one is taken.
+
+    It is the story's last minute whenever this begins: to the real clock all events of the story
+    are too old to be kept. A command has the real clock, and its writes remove no event by age."""
+    clock = run_clock_from(story.turns[-1].at)
+    models = ScriptedServer(story.script, clock=clock)
+    thresholds = (STORY_MESSAGE_TOKENS, STORY_OBSERVATION_TOKENS)
+    async with _serve(models, folder, thresholds, choose_port(port), clock=clock) as served:
+        yield served
+
+
+@asynccontextmanager
+async def _serve(
+    models: ScriptedServer,
+    folder: Path,
+    thresholds: tuple[int, int],
+    port: int,
+    *,
+    log: str = "off",
+    clock: Callable[[], float] = time.time,
+) -> AsyncIterator[ServedDemo]:
+    """Run the proxy in front of the models, with its database and its settings in the folder."""
+    async with serve_on_loopback(models) as models_url:
+        config, sign_in = folder / CONFIG_FILE, SignIn()
+        text = write_scripted_settings(models_url, str(folder), *thresholds, log)
+        config.write_text(text, encoding="utf-8")
+        app = create_app(parse(text), clock=clock, sign_in=sign_in)
+        async with serve_on_loopback(app, port=port, lifespan="on") as url:
+            yield ServedDemo(url, config, sign_in)
+
+
+@contextmanager
+def open_unfinished(folder: Path) -> Iterator[Path]:
+    """Yield a folder to write into, beside `folder`. Remove it, unless it becomes `folder` by
+    renaming it: a story that broke off leaves nothing. Raise OmError if that cannot be."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # its removal ignores that it is gone
+        with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as name:
+            yield Path(name)
+    except OSError as exc:
+        raise OmError(f"{folder} cannot be written: {exc.strerror}; name another folder") from exc
+
+
+def run_clock_from(at: float) -> Callable[[], float]:
+    """Return a clock that shows `at` now, and runs on."""
+    begun_at_s = time.monotonic()
+    return lambda: at + time.monotonic() - begun_at_s
+
+
+def choose_port(port: int) -> int:
+    """Return the port, or 0 (any free one) if it is in use."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return 0
+    return port

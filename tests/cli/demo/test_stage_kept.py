@@ -11,10 +11,10 @@ import httpx
 import pytest
 from rich.console import Console
 
-from om_proxy.cli.demo.figures import ACTOR_NAME, compute_costs
-from om_proxy.cli.demo.kept import choose_port, open_unfinished, serve_kept
 from om_proxy.cli.demo.play import play_story
+from om_proxy.cli.demo.stage import ACTOR_NAME, choose_port, open_unfinished, serve_kept
 from om_proxy.cli.demo.story import Story, load_story
+from om_proxy.cli.demo.summary import compute_costs
 from om_proxy.common.errors import OmError
 from tests.cli.command_line import run_om_proxy
 
