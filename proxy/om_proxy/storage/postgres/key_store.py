@@ -8,29 +8,26 @@ that is used again. No query finds them.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import asyncpg
 
 from om_proxy.common.errors import StorageError, WrongKeyStore
-from om_proxy.storage.encryption.key_store import FORMAT, RewrappedBatch
-from om_proxy.storage.encryption.row_cipher import WrappedKey
-from om_proxy.storage.postgres.encryption import SELECT_KEYS
+from om_proxy.storage.encryption.key_store import FORMAT
 from om_proxy.storage.postgres.pool import (
     CONNECT_TIMEOUT_S,
     DRIVER_ERRORS,
     ConnectionPool,
     translate_error,
 )
+from om_proxy.storage.postgres.queries import select_wrapped_keys
 from om_proxy.storage.postgres.schema import LOCK
 from om_proxy.storage.postgres.session import SchemaNames, Session
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S
-from om_proxy.storage.sql.columns import DATA_KEY, list_names, transpose, write_unnest
-from om_proxy.storage.sql.key_rows import HAS_OLDER_KEYS, rewrap_keys
+from om_proxy.storage.sql.key_rows import SqlKeyStore
+from om_proxy.storage.sql.session import Work
 
-if TYPE_CHECKING:
-    from om_proxy.storage.encryption.master_keys import MasterKeys
+T = TypeVar("T")
 
 CONNECTIONS = 4
 # not by `to_regclass`: see FIND_TABLES in schema.py
@@ -55,23 +52,19 @@ CREATE SEQUENCE om.ping;
 """
 SELECT_ID = "SELECT id, format FROM om.key_store"
 INSERT_ID = "INSERT INTO om.key_store VALUES (1, $1, $2)"
-INSERT_KEYS = f"""INSERT INTO om.data_key ({list_names(DATA_KEY)})
-    SELECT {list_names(DATA_KEY, "made.")} FROM {write_unnest(DATA_KEY, 1, "made")} ON CONFLICT DO NOTHING"""
-HAS_KEYS = "SELECT EXISTS (SELECT FROM om.data_key)"
-DELETE_KEYS = "DELETE FROM om.data_key WHERE id = ANY ($1::bytea[])"
-MARK_USED = "UPDATE om.data_key SET is_used = true WHERE id = ANY ($1::bytea[]) AND NOT is_used"
-SELECT_UNUSED = """SELECT id FROM om.data_key WHERE NOT is_used AND id > $1
-    AND made_at <= clock_timestamp() - $2::float8 * interval '1 second' ORDER BY id LIMIT $3"""
-PING = "SELECT nextval('om.ping')"
 
 
-class PostgresKeyStore:
+class PostgresKeyStore(SqlKeyStore):
     """The `KeyStore` protocol on one schema, which any number of processes may share."""
 
+    _is_old = "made_at <= clock_timestamp() - $2::float8 * interval '1 second'"
+    _ping = "SELECT nextval('om.ping')"
+    _select_keys = staticmethod(select_wrapped_keys)
+
     def __init__(self, pool: ConnectionPool, schema: str) -> None:
+        super().__init__()
         self._pool = pool
         self._schema = schema
-        self._expected_id: str | None = None
 
     @classmethod
     async def open(
@@ -130,41 +123,13 @@ class PostgresKeyStore:
             raise StorageError("a newer om-proxy has made the key store: run that one")
         return str(id_)
 
-    async def has_keys(self) -> bool:
-        [(found,)] = await self._pool.read(lambda s: s.select(HAS_KEYS))
-        return bool(found)
+    async def _read(self, work: Work[T], *, is_long: bool = False) -> T:
+        return await self._pool.read(work, LONG_TIMEOUT_S if is_long else None)
 
-    async def select(self, ids: Sequence[bytes]) -> list[WrappedKey]:
-        found = await self._pool.read(lambda s: s.select(SELECT_KEYS, list(ids)))
-        return [WrappedKey(*row) for row in found]
-
-    async def insert(self, keys: Sequence[WrappedKey]) -> None:
-        columns = transpose(keys, DATA_KEY)
-        await self._pool.write(lambda s: s.select(INSERT_KEYS, *columns))
-
-    async def destroy(self, ids: Sequence[bytes]) -> None:
-        await self._pool.write(lambda s: s.select(DELETE_KEYS, list(ids)))
-
-    async def select_unused(self, after: bytes, seconds: float, limit: int) -> list[bytes]:
-        found = await self._pool.read(
-            lambda s: s.select(SELECT_UNUSED, after, seconds, limit), LONG_TIMEOUT_S
-        )
-        return [id_ for (id_,) in found]
-
-    async def mark_used(self, ids: Sequence[bytes]) -> None:
-        await self._pool.write(lambda s: s.select(MARK_USED, list(ids)), LONG_TIMEOUT_S)
-
-    async def rewrap_batch(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
-        return await self._pool.transact(lambda s: rewrap_keys(s, after, masters), LONG_TIMEOUT_S)
-
-    async def has_older(self, newest_master: str) -> bool:
-        [(found,)] = await self._pool.read(
-            lambda s: s.select(HAS_OLDER_KEYS, newest_master), LONG_TIMEOUT_S
-        )
-        return bool(found)
-
-    async def ping(self) -> None:
-        await self._pool.write(lambda s: s.select(PING))
+    async def _write(self, work: Work[T], *, is_long: bool = False) -> T:
+        if is_long:
+            return await self._pool.transact(work, LONG_TIMEOUT_S)
+        return await self._pool.write(work)
 
     async def close(self) -> None:
         await self._pool.close()

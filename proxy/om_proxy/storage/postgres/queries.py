@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import RECENT_MARKS, Key, Memory
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import HeldKeys, list_key_ids
+from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey, list_key_ids
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.session import IS_THREAD
+from om_proxy.storage.sql.session import Session as SqlSession
 
 _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
 # What stands beside the row of a thread is read by functions (migrations/0001_schema.sql). asyncpg decodes
@@ -51,6 +52,8 @@ MARK_UNLOCKED_DELIVERED = """WITH reply AS (
 MARK_DELIVERED = (
     f"UPDATE om.thread SET delivered = greatest($4::bigint, delivered) WHERE {IS_THREAD}"
 )
+
+SELECT_WRAPPED_KEYS = "SELECT id, master, wrapped FROM om.data_key WHERE id = ANY ($1::bytea[])"
 
 
 async def select_memories(
@@ -173,6 +176,11 @@ def _apply_changes(held: Memory, row: Row | None, keys: HeldKeys) -> Memory | No
 
 
 _LIVE_COUNT = [name.strip() for name in row_decoding.THREAD_COLUMNS.split(",")].index("live_count")
+
+
+async def select_wrapped_keys(session: SqlSession, key_ids: Sequence[bytes]) -> list[WrappedKey]:
+    """Return the wrapped data keys with these ids, as far as they are stored."""
+    return [WrappedKey(*row) for row in await session.select(SELECT_WRAPPED_KEYS, list(key_ids))]
 
 
 async def mark_delivered(session: Session, replies: Mapping[Key, int]) -> list[Key]:

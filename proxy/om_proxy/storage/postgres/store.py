@@ -28,7 +28,6 @@ from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyrin
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.postgres import (
     claiming,
-    encryption,
     queries,
     rows,
     schema,
@@ -58,6 +57,7 @@ from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import key_rows
+from om_proxy.storage.sql.encryption import SecretMethods, admit
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
@@ -111,6 +111,7 @@ class PostgresStore(
     LedgerMethods,
     ListingMethods,
     RestoringMethods,
+    SecretMethods,
 ):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
@@ -136,7 +137,7 @@ class PostgresStore(
         self._prefix = prefix
         self._generations = generations
         self._masters = masters
-        self._keys = Keyring(encryption.select_wrapped_keys, masters)
+        self._keys = Keyring(queries.select_wrapped_keys, masters)
         self._separate = separate
         self._doomed = DoomedKeys(separate, self)
         self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
@@ -174,7 +175,7 @@ class PostgresStore(
         try:
             await store._prepare_schema(create)
             await pool.transact(
-                lambda s: encryption.admit(s, masters, separate, moves_keys=moves_keys),
+                lambda s: admit(s, masters, separate, moves_keys=moves_keys),
                 LONG_TIMEOUT_S,
             )
             store._keys.separate = separate
@@ -414,20 +415,6 @@ class PostgresStore(
 
     async def release(self, key: Key, holder: str) -> None:
         await self._write_one(claiming.RELEASE_LEASE, *key, holder)
-
-    async def secret(self, proposed: bytes | None = None) -> bytes:
-        return await self._secret.read(proposed)
-
-    async def adopt_secret(self, secret: bytes) -> bool:
-        return await self._secret.adopt(secret)
-
-    async def _keep_secret(self, proposed: bytes) -> bytes:
-        return await self._pool.transact(
-            lambda s: encryption.keep_secret(s, proposed, self._masters)
-        )
-
-    async def _adopt_secret(self, secret: bytes) -> None:
-        await self._pool.transact(lambda s: encryption.adopt_secret(s, secret, self._masters))
 
     @staticmethod
     def _encode_thread(memory: Memory, ciphers: ThreadCiphers) -> Row:

@@ -1,34 +1,30 @@
-"""Read which data keys a database names: those beside the data, those to be destroyed, and those of
-memories that are about to be written."""
+"""Keep data keys in a database of their own, and read which ones a database names: those beside the
+data, those to be destroyed, and those of memories that are about to be written."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
+from om_proxy.common.errors import Conflict
+from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.encryption.key_store import KEYS_PER_BATCH, RewrappedBatch
-from om_proxy.storage.encryption.row_cipher import WrappedKey
-from om_proxy.storage.sql.session import Session
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
+from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
+from om_proxy.storage.sql.session import IS_THREAD, Session, Work
 from om_proxy.storage.sql.sql_store import SqlStore
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
 
-
-from collections.abc import Iterable
-
-from om_proxy.common.errors import Conflict
-from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
-from om_proxy.storage.encryption.row_cipher import HeldKeys
-from om_proxy.storage.sql.session import IS_THREAD
-
+T = TypeVar("T")
 MAX_DOOMED_KEYS = 1_000  # at once
 MAX_MOVED_KEYS = 1_000  # at once
 SELECT_DOOMED = f"SELECT id FROM om.doomed_key LIMIT {MAX_DOOMED_KEYS}"
 DELETE_DOOMED = "DELETE FROM om.doomed_key WHERE id = $1"
 SELECT_BESIDE = f"SELECT id, master, wrapped FROM om.data_key ORDER BY id LIMIT {MAX_MOVED_KEYS}"
-DELETE_BESIDE = "DELETE FROM om.data_key WHERE id = $1"
+DELETE_KEY = "DELETE FROM om.data_key WHERE id = $1"
 SELECT_NAMED = """SELECT $1::bytea WHERE EXISTS (SELECT 1 FROM om.thread WHERE key_id = $1)
     OR EXISTS (SELECT 1 FROM om.thread
         WHERE key_id IS NOT NULL AND length(others) > 16 AND substr(others, 1, 16) = $1)"""
@@ -41,6 +37,10 @@ SELECT_STORE_SECRET = "SELECT value FROM om.secret"  # noqa: S105 - a statement,
 UPDATE_STORE_SECRET = "UPDATE om.secret SET value = $1"  # noqa: S105 - a statement, no secret
 
 
+HAS_KEYS = "SELECT EXISTS (SELECT 1 FROM om.data_key)"
+INSERT_KEY = """INSERT INTO om.data_key (id, master, wrapped) VALUES ($1, $2, $3)
+    ON CONFLICT DO NOTHING"""
+MARK_USED = "UPDATE om.data_key SET is_used = true WHERE id = $1 AND is_used = false"
 SELECT_KEY = "SELECT version, key_id FROM om.thread WHERE id = $1"
 SELECT_KEY_OF = f"SELECT key_id FROM om.thread WHERE {IS_THREAD}"
 
@@ -67,7 +67,7 @@ class KeyRowMethods(SqlStore):
 
     async def clear_beside(self, ids: Sequence[bytes]) -> None:
         async def clear(session: Session) -> None:
-            await session.execute_many(DELETE_BESIDE, [(id_,) for id_ in ids])
+            await session.execute_many(DELETE_KEY, [(id_,) for id_ in ids])
             await session.request_erasure()
 
         await self._write(clear)
@@ -77,6 +77,70 @@ class KeyRowMethods(SqlStore):
 
     async def finish_beside(self, masters: MasterKeys) -> bool:
         return await self._write(lambda s: finish_rotation(s, masters), is_long=True)
+
+
+class SqlKeyStore(ABC):
+    """The `KeyStore` protocol on one SQL database, which several processes may share."""
+
+    # the condition of `select_unused` on a key's age: more than `$2` seconds
+    _is_old: ClassVar[str]
+    # a statement that a store refuses which cannot be written
+    _ping: ClassVar[str]
+
+    def __init__(self) -> None:
+        self._expected_id: str | None = None
+
+    @abstractmethod
+    async def _read(self, work: Work[T], *, is_long: bool = False) -> T:
+        """Run work that reads with one statement. `is_long`: it may take longer than what a turn
+        waits for."""
+
+    @abstractmethod
+    async def _write(self, work: Work[T], *, is_long: bool = False) -> T:
+        """Run work that writes with one statement. `is_long`: it may take longer than what a turn
+        waits for, and have several."""
+
+    @staticmethod
+    @abstractmethod
+    async def _select_keys(session: Session, key_ids: Sequence[bytes]) -> list[WrappedKey]: ...
+
+    async def has_keys(self) -> bool:
+        [(found,)] = await self._read(lambda session: session.select(HAS_KEYS))
+        return bool(found)
+
+    async def select(self, ids: Sequence[bytes]) -> list[WrappedKey]:
+        return await self._read(lambda session: self._select_keys(session, ids))
+
+    async def insert(self, keys: Sequence[WrappedKey]) -> None:
+        await self._write(lambda session: session.execute_many(INSERT_KEY, keys))
+
+    async def destroy(self, ids: Sequence[bytes]) -> None:
+        rows = [(id_,) for id_ in ids]
+        await self._write(lambda session: session.execute_many(DELETE_KEY, rows))
+
+    async def select_unused(self, after: bytes, seconds: float, limit: int) -> list[bytes]:
+        sql = f"""SELECT id FROM om.data_key WHERE is_used = false AND id > $1 AND {self._is_old}
+            ORDER BY id LIMIT $3"""
+        found = await self._read(
+            lambda session: session.select(sql, after, seconds, limit), is_long=True
+        )
+        return [id_ for (id_,) in found]
+
+    async def mark_used(self, ids: Sequence[bytes]) -> None:
+        rows = [(id_,) for id_ in ids]
+        await self._write(lambda session: session.execute_many(MARK_USED, rows), is_long=True)
+
+    async def rewrap_batch(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
+        return await self._write(lambda s: rewrap_keys(s, after, masters), is_long=True)
+
+    async def has_older(self, newest_master: str) -> bool:
+        [(found,)] = await self._read(
+            lambda session: session.select(HAS_OLDER_KEYS, newest_master), is_long=True
+        )
+        return bool(found)
+
+    async def ping(self) -> None:
+        await self._write(lambda session: session.execute(self._ping))
 
 
 async def rewrap_keys(session: Session, after: bytes, masters: MasterKeys) -> RewrappedBatch:

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from om_proxy.common.errors import StorageError, WrongKeyStore
-from om_proxy.storage.encryption.key_store import FORMAT, NOT_A_KEY_STORE, RewrappedBatch
-from om_proxy.storage.encryption.row_cipher import WrappedKey
-from om_proxy.storage.sql.key_rows import HAS_OLDER_KEYS, rewrap_keys
+from om_proxy.storage.encryption.key_store import FORMAT, NOT_A_KEY_STORE
+from om_proxy.storage.sql.key_rows import SqlKeyStore
+from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sqlite.connection_worker import as_storage_error
-from om_proxy.storage.sqlite.queries import UNIX_NOW
+from om_proxy.storage.sqlite.queries import UNIX_NOW, select_wrapped_keys
 from om_proxy.storage.sqlite.schema import ensure_private_file
-from om_proxy.storage.sqlite.session import run_in_thread, translate
-
-if TYPE_CHECKING:
-    from om_proxy.storage.encryption.master_keys import MasterKeys
+from om_proxy.storage.sqlite.session import run_in_thread
 
 T = TypeVar("T")
 BUSY_TIMEOUT_S = 5.0
@@ -49,18 +46,19 @@ KEY_STORE_TABLES = (
 HAS_TABLES = "SELECT count(*) FROM sqlite_schema"
 FIND_OWN_TABLE = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'key_store'"
 SELECT_ID = "SELECT id, format FROM key_store"
-INSERT_KEY = "INSERT INTO data_key (id, master, wrapped) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
-SELECT_KEY = "SELECT id, master, wrapped FROM data_key WHERE id = ?"
-SELECT_UNUSED = f"""SELECT id FROM data_key
-    WHERE is_used = 0 AND id > ? AND made_at <= {UNIX_NOW} - ? ORDER BY id LIMIT ?"""
 
 
-class SqliteKeyStore:
+class SqliteKeyStore(SqlKeyStore):
     """The `KeyStore` protocol on one file, which several processes may share."""
 
+    _is_old = f"made_at <= {UNIX_NOW} - $2"
+    # a page that would not change is not written, and a full disk would go unnoticed
+    _ping = "UPDATE key_store SET pings = pings + 1"
+    _select_keys = staticmethod(select_wrapped_keys)
+
     def __init__(self, path: str | Path) -> None:
+        super().__init__()
         self._path = Path(path)
-        self._expected_id: str | None = None
 
     async def identify(self) -> str | None:
         return await asyncio.to_thread(self._identify)
@@ -90,49 +88,14 @@ class SqliteKeyStore:
     def expect(self, id_: str) -> None:
         self._expected_id = id_
 
-    async def has_keys(self) -> bool:
-        sql = "SELECT EXISTS (SELECT 1 FROM data_key)"
-        return await self._run(lambda db: bool(db.execute(sql).fetchone()[0]))
-
-    async def select(self, ids: Sequence[bytes]) -> list[WrappedKey]:
-        return await self._run(
-            lambda db: [WrappedKey(*row) for id_ in ids for row in db.execute(SELECT_KEY, (id_,))]
-        )
-
-    async def insert(self, keys: Sequence[WrappedKey]) -> None:
-        await self._run(lambda db: db.executemany(INSERT_KEY, keys), writes=True)
-
-    async def destroy(self, ids: Sequence[bytes]) -> None:
-        sql = "DELETE FROM data_key WHERE id = ?"
-        await self._run(lambda db: db.executemany(sql, [(id_,) for id_ in ids]), writes=True)
-
-    async def select_unused(self, after: bytes, seconds: float, limit: int) -> list[bytes]:
-        parameters = (after, seconds, limit)
-        return await self._run(lambda db: [id_ for (id_,) in db.execute(SELECT_UNUSED, parameters)])
-
-    async def mark_used(self, ids: Sequence[bytes]) -> None:
-        sql = "UPDATE data_key SET is_used = 1 WHERE id = ?"
-        await self._run(lambda db: db.executemany(sql, [(id_,) for id_ in ids]), writes=True)
-
-    async def rewrap_batch(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
-        rewrap = partial(rewrap_keys, after=after, masters=masters)
-        return await self._run(partial(run_in_thread, rewrap), writes=True)
-
-    async def has_older(self, newest_master: str) -> bool:
-        sql = translate(HAS_OLDER_KEYS)
-        found = await self._run(lambda db: db.execute(sql, (newest_master,)).fetchone())
-        return bool(found[0])
-
-    async def ping(self) -> None:
-        # a page that would not change is not written, and a full disk would go unnoticed
-        sql = "UPDATE key_store SET pings = pings + 1"
-        await self._run(lambda db: db.execute(sql), writes=True)
-
     async def close(self) -> None:
         """Return at once: no connection is kept."""
 
-    async def _run(self, work: Callable[[sqlite3.Connection], T], *, writes: bool = False) -> T:
-        return await asyncio.to_thread(self._work, work, writes=writes)
+    async def _read(self, work: Work[T], *, is_long: bool = False) -> T:
+        return await asyncio.to_thread(self._work, partial(run_in_thread, work))
+
+    async def _write(self, work: Work[T], *, is_long: bool = False) -> T:
+        return await asyncio.to_thread(self._work, partial(run_in_thread, work), writes=True)
 
     def _work(
         self,

@@ -30,6 +30,7 @@ SELECT_LOG = f"""SELECT {row_decoding.OBSERVATION_COLUMNS} FROM entry JOIN obser
 SELECT_CHUNKS = f"""SELECT {row_decoding.OBSERVATION_COLUMNS} FROM observation
     WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"""
 SELECT_REFLECTION = f"SELECT {row_decoding.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"
+SELECT_WRAPPED_KEY = "SELECT id, master, wrapped FROM data_key WHERE id = ?"
 OF_THREAD = f"thread_id = (SELECT id FROM thread WHERE {IS_THREAD})"
 
 
@@ -101,15 +102,7 @@ async def select_rows(
     return [tuple(row) for row in await db.execute_fetchall(sql, parameters)]
 
 
-# SQLite takes 32 766 parameters since 3.32, and 999 before
-MAX_KEYS_PER_QUERY = 900
-
-
 async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> list[WrappedKey]:
     """Return the wrapped data keys with these ids, as far as they are stored."""
-    found: list[WrappedKey] = []
-    for start in range(0, len(key_ids), MAX_KEYS_PER_QUERY):
-        ids = key_ids[start : start + MAX_KEYS_PER_QUERY]
-        sql = f"SELECT id, master, wrapped FROM data_key WHERE id IN ({', '.join('?' * len(ids))})"
-        found += [WrappedKey(*row) for row in await session.select(sql, *ids)]
-    return found
+    found = await session.select_many(SELECT_WRAPPED_KEY, [(id_,) for id_ in key_ids])
+    return [WrappedKey(*row) for row in found]

@@ -51,6 +51,7 @@ _SQLITE_BY_PATTERN = tuple(
         (r"\bleast\(", "min("),
         (r"\bIS DISTINCT FROM\b", "IS NOT"),
         # a file has one writer at a time
+        (r"^LOCK TABLE .*", "SELECT 1"),
         (r" FOR (NO KEY UPDATE|UPDATE|KEY SHARE|SHARE)( SKIP LOCKED)?", ""),
         # a hint for SQLite alone
         (r"/\* (INDEXED BY \w+|\+) \*/", r"\1"),

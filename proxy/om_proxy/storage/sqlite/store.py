@@ -37,6 +37,7 @@ from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import key_rows
 from om_proxy.storage.sql.columns import THREAD
+from om_proxy.storage.sql.encryption import SecretMethods, admit
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
@@ -44,7 +45,7 @@ from om_proxy.storage.sql.restoring import RestoringMethods
 from om_proxy.storage.sql.session import IS_THREAD, Session, Work
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
-from om_proxy.storage.sqlite import claiming, encryption, queries, rows
+from om_proxy.storage.sqlite import claiming, queries, rows
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import (
@@ -102,6 +103,7 @@ class SqliteStore(
     LedgerMethods,
     ListingMethods,
     RestoringMethods,
+    SecretMethods,
 ):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
@@ -136,8 +138,7 @@ class SqliteStore(
         self._keys = Keyring(queries.select_wrapped_keys, masters)
         self._separate = separate
         self._doomed = DoomedKeys(separate, self)
-        secret_row = encryption.SecretRow(reader, writer, masters)
-        self._secret = StoreSecret(secret_row.keep, secret_row.adopt)
+        self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
         self.key_rotation = KeyRotation(self._keys, self)
         self._probe: VersionProbe | None = None
 
@@ -192,7 +193,7 @@ class SqliteStore(
                 ensure_private_file(Path(database))
             await writer.run_alone(apply_migrations)
             await (writer.run if masters else reader.run)(
-                lambda db: encryption.admit(db, masters, separate, moves_keys=moves_keys)
+                lambda db: admit(SqliteSession(db), masters, separate, moves_keys=moves_keys)
             )
             store._keys.separate = separate
             await reader.run_alone(_read_sequence)
@@ -421,12 +422,6 @@ class SqliteStore(
 
     async def release(self, key: Key, holder: str) -> None:
         await self._writer.run(lambda db: claiming.release(db, key, holder))
-
-    async def secret(self, proposed: bytes | None = None) -> bytes:
-        return await self._secret.read(proposed)
-
-    async def adopt_secret(self, secret: bytes) -> bool:
-        return await self._secret.adopt(secret)
 
     @staticmethod
     def _encode_thread(memory: Memory, ciphers: ThreadCiphers) -> Row:
