@@ -598,7 +598,7 @@ SHOWN_BY = {
     ),
     "storage.search": ("app/test_look_ups.py", "test_a_search_right_after_an_import"),
     "storage.encryption_key": (
-        "storage/sqlite/test_encryption.py",
+        "storage/sqlite/test_store_sealed_texts.py",
         "test_another_key_or_none_is_refused",
     ),
     "storage.keys_url": ("e2e/test_separate_keys.py", "test_a_key_store_goes_away_and_comes_back"),

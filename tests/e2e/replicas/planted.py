@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from om_proxy.memory.model import Memory
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.postgres import claiming, commit, queries, turn_statement
+from om_proxy.storage.postgres import commit, queries, turn_statement
 from om_proxy.storage.postgres.pool import ConnectionPool
 from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.sql import leases
 from om_proxy.storage.store_clock import StoreClock
 
 
@@ -38,8 +39,8 @@ def _keep_cache() -> None:
 
 def _take_any_lease() -> None:
     """A lease is taken from whoever holds it."""
-    claiming.TAKE_LEASE = _replace_one(
-        claiming.TAKE_LEASE, "lease.holder = excluded.holder OR", "lease.until > 0 OR"
+    leases.TAKE_LEASE = _replace_one(
+        leases.TAKE_LEASE, "lease.holder = excluded.holder OR", "lease.until > 0 OR"
     )
 
 

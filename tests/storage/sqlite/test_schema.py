@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,10 @@ from om_proxy.common.errors import ProgramTooOld, StorageError
 from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Memory
 from om_proxy.storage.shared.migrate import Migration, list_migrations
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sqlite import claiming, schema
 from om_proxy.storage.sqlite.schema import require_own_database
+from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.records import LedgerBatch, LedgerLine, LedgerQuery
 from tests.storage.memory_builder import KEY, MemoryBuilder
@@ -145,15 +146,16 @@ async def test_due_work_is_found_by_an_index(tmp_path: Path) -> None:
     plans: list[str] = []
 
     async def explain(db: aiosqlite.Connection) -> None:
-        execute = db.execute_fetchall
+        session = SqliteSession(db)
+        select = session.select
 
-        async def planned(sql: str, parameters: Iterable[Any]) -> Iterable[Any]:
-            plan = await execute(f"EXPLAIN QUERY PLAN {sql}", parameters)
+        async def planned(sql: str, *parameters: Any) -> list[Row]:
+            plan = await select(f"EXPLAIN QUERY PLAN {sql}", *parameters)
             plans.extend(row[3] for row in plan)
-            return await execute(sql, parameters)
+            return await select(sql, *parameters)
 
-        db.execute_fetchall = planned  # type: ignore[assignment, method-assign] # to see the SQL
-        await claiming.select_due(db, 9.0, 9, callers=False)
+        session.select = planned  # type: ignore[method-assign] # to see the SQL
+        await claiming.select_due(session, 9.0, 9, callers=False)
 
     await store._reader.run_alone(explain)
     await store.close()

@@ -1,23 +1,13 @@
-"""Find the work that is due in a PostgreSQL schema, lease it, and set when it is due again."""
+"""Find the work that is due in a PostgreSQL schema, and lease it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.postgres.commit import LOCK_ROW
 from om_proxy.storage.postgres.session import Session
-from om_proxy.storage.shared import row_decoding
-from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
-from om_proxy.storage.values.stored_rows import Backlog
+from om_proxy.storage.sql.session import UNIX_NOW
 
-TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::float8)
-    ON CONFLICT (tenant, resource, thread) DO UPDATE SET (holder, until) = ROW (excluded.holder, excluded.until)
-    WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING 1"""
-RELEASE_LEASE = f"DELETE FROM om.lease WHERE {IS_THREAD} AND holder = $4"
-SET_DUE = f"UPDATE om.thread SET due = $4 WHERE {IS_THREAD} AND due IS DISTINCT FROM $4::float8"
-SELECT_BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM om.thread
-    WHERE tenant = $1 AND resource = $2 AND shared AND pending > 0 ORDER BY turn_at NULLS FIRST, id"""
 _LEASED = f"""EXISTS (SELECT 1 FROM om.lease
     WHERE (lease.tenant, lease.resource, lease.thread) = (thread.tenant, thread.resource, thread.thread)
     AND until > {UNIX_NOW})"""
@@ -83,22 +73,3 @@ async def claim_due(
         if len(claimed) == limit or len(taken) == len(found):
             break
     return tuple(claimed)
-
-
-async def take_lease(session: Session, key: Key, holder: str, seconds: float) -> bool:
-    return bool(await session.select(TAKE_LEASE, *key, holder, seconds))
-
-
-async def select_backlog(session: Session, shared_log: Key) -> Backlog:
-    found = await session.select(SELECT_BACKLOG, shared_log.tenant, shared_log.resource)
-    return row_decoding.decode_backlog(tuple(row) for row in found)
-
-
-async def set_due(session: Session, key: Key, at: float | None, backlog: Backlog) -> bool:
-    """Return `Store.set_due` of a shared log, in a transaction."""
-    # a turn locks this row before it decides whether the log is due
-    await session.select(LOCK_ROW, *key)
-    if await select_backlog(session, key) != backlog:
-        return False
-    await session.execute(SET_DUE, *key, at)
-    return True

@@ -17,26 +17,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.model import Key
 from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.shared.event_encoding import (
     TYPES_WITHOUT_TEXT,
     EventRow,
     SealedEvent,
-    open_event,
     remove_texts,
     remove_thread,
     seal_event,
 )
-from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import EVENT, list_names, transpose, write_unnest
+from om_proxy.storage.sql.events import select_page
 from om_proxy.storage.sql.key_rows import hold_key_of
-from om_proxy.storage.sql.session import IS_THREAD, select_sealed_rows
+from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.values.records import (
     MAX_EVENT_AGE_S,
@@ -109,13 +106,10 @@ SELECT_SURPLUS = _SELECT_PRUNED.format(is_kept="number > $1")
 SELECT_OLD = _SELECT_PRUNED.format(is_kept="at >= $1")
 DELETE_PRUNED = "DELETE FROM om.event WHERE id <= $1"
 SET_PRUNED = "UPDATE om.event_mark SET pruned = greatest(pruned, $1)"
-SELECT_WEBHOOK = "SELECT cursor, failures, cause, at FROM om.webhook WHERE name = $1"
-UPSERT_WEBHOOK = """INSERT INTO om.webhook VALUES ($1, $2, $3, $4, $5) ON CONFLICT (name) DO UPDATE
-    SET (cursor, failures, cause, at) = ROW (excluded.cursor, excluded.failures, excluded.cause, excluded.at)
-    WHERE excluded.cursor >= webhook.cursor OR webhook.cursor > (
-        SELECT greatest(newest, pruned, (SELECT max(id) FROM om.event)) FROM om.event_mark)"""
 # In a restored database the events may have ids that this server's transactions do not reach yet.
-_NEWEST_XID = f"(greatest(newest, pruned, (SELECT max(id) FROM om.event)) >> {PLACE_BITS})"
+_NEWEST_ID = "greatest(newest, pruned, (SELECT max(id) FROM om.event))"
+_NEWEST_XID = f"({_NEWEST_ID} >> {PLACE_BITS})"
+NEWEST_EVENT = f"SELECT {_NEWEST_ID} FROM om.event_mark"
 SELECT_MISALIGNED = f"""SELECT FROM om.event_mark
     WHERE {_NEWEST_XID} >= pg_snapshot_xmax(pg_current_snapshot())::text::bigint + xid_offset"""
 ALIGN_OFFSET = f"""UPDATE om.event_mark SET xid_offset =
@@ -263,47 +257,19 @@ async def select_events(
     keyring: Keyring,
 ) -> EventPage:
     """Return a page of events; see `Store.events`."""
-    sql, parameters = _build_page_query(tenant, keys)
     deadline = time.monotonic() + MAX_HELD_BACK_S
     while True:
         [(newest, pruned, is_held_back)] = await session.select(SELECT_POSITION)
         is_gap = after is not None and not pruned <= after <= newest
         start = pruned if after is None or is_gap else after
-        found = await select_sealed_rows(session, sql, (start, newest, limit, *parameters), keyring)
-        is_full = len(found) == limit
+        events = await select_page(session, tenant, keys, (start, newest), limit, keyring)
+        is_full = len(events) == limit
         if is_full or not is_held_back or time.monotonic() > deadline:
             break
         await asyncio.sleep(HELD_BACK_PAUSE_S)
-    events = tuple(_decode_event(row, cipher) for cipher, row in found)
     if is_full or not is_held_back:
         return EventPage(events, events[-1].id if is_full else newest, is_gap, is_held_back)
     ahead = await session.select(SELECT_FORGETTINGS, newest, tenant, Forgotten.TYPE)
     # they name no thread, and bear no text
     forgettings = tuple(StoredEvent(row[0], Key(row[1], "", ""), *row[2:]) for row in ahead)
     return EventPage(events, newest, is_gap, is_held_back, forgettings)
-
-
-def _build_page_query(tenant: str | None, keys: Sequence[Key] | None) -> tuple[str, list[Any]]:
-    conditions = ["event.id > $1", "event.id <= $2"]
-    parameters: list[Any] = []
-    if tenant is not None:
-        parameters.append(tenant)
-        conditions.append("event.tenant = $4")
-    if keys is not None:
-        first = 4 + len(parameters)
-        parameters += transpose(keys, {"tenant": "text", "resource": "text", "thread": "text"})
-        conditions.append(f"""thread_id IN (
-            SELECT thread.id FROM unnest(${first}::text[], ${first + 1}::text[], ${first + 2}::text[])
-                AS named (tenant, resource, thread) JOIN om.thread USING (tenant, resource, thread))""")
-    sql = f"""SELECT thread.key_id, event.id, event.tenant, coalesce(resource, ''), coalesce(thread, ''),
-            at, type, data, sealed
-        FROM om.event LEFT JOIN om.thread ON thread.id = thread_id
-        WHERE {" AND ".join(conditions)} ORDER BY event.id LIMIT $3"""
-    return sql, parameters
-
-
-def _decode_event(row: Row, cipher: RowCipher) -> StoredEvent:
-    id_, tenant, resource, thread, *columns = row
-    event = SealedEvent(*columns)
-    key = Key(tenant, resource, thread)
-    return StoredEvent(id_, key, event.at, event.type, open_event(event, cipher))

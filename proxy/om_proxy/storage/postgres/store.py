@@ -58,7 +58,9 @@ from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import key_rows
 from om_proxy.storage.sql.encryption import SecretMethods, admit
+from om_proxy.storage.sql.events import EventMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
+from om_proxy.storage.sql.leases import LeaseMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
 from om_proxy.storage.sql.restoring import RestoringMethods
@@ -74,10 +76,7 @@ from om_proxy.storage.values.changes import (
     NoteErasure,
     ResourceWakeup,
 )
-from om_proxy.storage.values.records import MAX_EVENT_AGE_S, EventPage, ForgetResult, WebhookState
-from om_proxy.storage.values.stored_rows import (
-    Backlog,
-)
+from om_proxy.storage.values.records import MAX_EVENT_AGE_S, EventPage, ForgetResult
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -103,6 +102,8 @@ DEFAULT_OPTIONS = PostgresOptions()
 
 class PostgresStore(
     ThreadRowMethods,
+    EventMethods,
+    LeaseMethods,
     PostgresSearch,
     PostgresVectors,
     PostgresRecords,
@@ -123,6 +124,7 @@ class PostgresStore(
     _encoder = rows.ROW_ENCODER
     _thread_columns = rows.THREAD
     _version_columns = ("version", "rewound")
+    _newest_event = event_rows.NEWEST_EVENT
     _rows_have_versions = True
 
     def __init__(
@@ -253,9 +255,6 @@ class PostgresStore(
 
         return await self._read_sealed(select)
 
-    async def resource_backlog(self, shared_log: Key) -> Backlog:
-        return await self._pool.read(lambda s: claiming.select_backlog(s, shared_log))
-
     async def events(
         self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
     ) -> EventPage:
@@ -268,10 +267,6 @@ class PostgresStore(
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
         return await self._pool.read(lambda s: claiming.select_due(s, now, limit))
-
-    async def webhook_state(self, name: str) -> WebhookState | None:
-        found = await self._select(event_rows.SELECT_WEBHOOK, name)
-        return WebhookState(*found[0]) if found else None
 
     async def _read_one(self, work: Work[T], *, is_long: bool = False) -> T:
         return await self._pool.read(work, LONG_TIMEOUT_S if is_long else None)
@@ -381,9 +376,6 @@ class PostgresStore(
         await self._keys.retry_unopened(lambda: self._pool.write(insert))
         await self._prune_surplus()
 
-    async def set_webhook_state(self, name: str, state: WebhookState) -> None:
-        await self._write_one(event_rows.UPSERT_WEBHOOK, name, *state)
-
     async def claim(
         self,
         now: float,
@@ -399,22 +391,10 @@ class PostgresStore(
             lambda s: claiming.claim_due(s, now, limit, holder, seconds, callers, skip)
         )
 
-    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
-        if backlog is None:
-            await self._write_one(claiming.SET_DUE, *key, at)
-            return True
-        return await self._pool.transact(lambda s: claiming.set_due(s, key, at, backlog))
-
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         left = await self._pool.write(lambda s: queries.mark_delivered(s, replies))
         for key in left:  # it is locked, or unknown
             await self._write_one(queries.MARK_DELIVERED, *key, replies[key])
-
-    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
-        return await self._pool.write(lambda s: claiming.take_lease(s, key, holder, seconds))
-
-    async def release(self, key: Key, holder: str) -> None:
-        await self._write_one(claiming.RELEASE_LEASE, *key, holder)
 
     @staticmethod
     def _encode_thread(memory: Memory, ciphers: ThreadCiphers) -> Row:

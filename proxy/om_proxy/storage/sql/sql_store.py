@@ -47,6 +47,10 @@ class SqlStore(ABC):
         """Run work in a transaction. It waits for nothing but its session. `is_long`: as in
         `_read_snapshot`. `is_background`: so is this, and turns that wait may go first."""
 
+    @abstractmethod
+    async def _write_one(self, sql: str, *parameters: Any) -> list[Row]:
+        """Run one statement that writes. Return its rows."""
+
     async def _select(self, sql: str, *parameters: Any, is_long: bool = False) -> list[Row]:
         return await self._read_one(
             lambda session: session.select(sql, *parameters), is_long=is_long

@@ -1,25 +1,13 @@
-"""Find the work that is due in an SQLite file, lease it, and set when it is due again. Each
-function is work on a given connection."""
+"""Find the work that is due in an SQLite file, and lease it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Collection
-
-import aiosqlite
+from collections.abc import Collection
 
 from om_proxy.memory.model import Key
-from om_proxy.storage.shared import row_decoding
-from om_proxy.storage.sqlite.queries import IS_THREAD, UNIX_NOW, select_rows
-from om_proxy.storage.values.stored_rows import Backlog
-
-TAKE_LEASE = f"""INSERT INTO lease VALUES (?, ?, ?, ?, {UNIX_NOW} + ?) ON CONFLICT DO UPDATE
-    SET (holder, until) = (excluded.holder, excluded.until)
-    WHERE lease.holder = excluded.holder OR lease.until <= {UNIX_NOW} RETURNING holder"""
-RELEASE_LEASE = f"DELETE FROM lease WHERE {IS_THREAD} AND holder = ?"
-SET_DUE = f"UPDATE thread SET due = ? WHERE {IS_THREAD} AND due IS NOT ?"
-SELECT_BACKLOG = f"""SELECT {row_decoding.BACKLOG_COLUMNS} FROM thread
-    WHERE tenant = ? AND resource = ? AND shared = 1 AND pending > 0 ORDER BY turn_at, id"""
+from om_proxy.storage.sql.leases import TAKE_LEASE
+from om_proxy.storage.sql.session import Session
+from om_proxy.storage.sqlite.queries import UNIX_NOW
 
 
 def _write_select_due() -> str:
@@ -54,48 +42,24 @@ SELECT_DUE = _write_select_due()
 
 
 async def select_due(
-    db: aiosqlite.Connection,
+    session: Session, now: float, limit: int, skip: Collection[Key] = (), *, callers: bool = True
+) -> tuple[Key, ...]:
+    found = await session.select(SELECT_DUE, now, limit, [*skip], callers)
+    return tuple(Key(*row) for row in found)
+
+
+async def claim_due(
+    session: Session,
     now: float,
     limit: int,
-    skip: Collection[Key] = (),
-    *,
-    callers: bool = True,
-) -> tuple[Key, ...]:
-    parameters = (now, limit, json.dumps([*skip]), callers)
-    return tuple(Key(*row) for row in await select_rows(db, SELECT_DUE, parameters))
-
-
-async def lease_due(
-    db: aiosqlite.Connection,
-    select_due: Callable[[aiosqlite.Connection], Awaitable[tuple[Key, ...]]],
     holder: str,
     seconds: float,
+    callers: bool,
+    skip: Collection[Key],
 ) -> tuple[Key, ...]:
-    """Select due threads again and lease them. No other writer comes between the two."""
-    keys = await select_due(db)
+    """Select due threads and lease them, inside a transaction that writes: no other writer comes
+    between the two."""
+    keys = await select_due(session, now, limit, skip, callers=callers)
     for key in keys:
-        await take_lease(db, key, holder, seconds)
+        await session.select(TAKE_LEASE, *key, holder, seconds)
     return keys
-
-
-async def take_lease(db: aiosqlite.Connection, key: Key, holder: str, seconds: float) -> bool:
-    return bool(await select_rows(db, TAKE_LEASE, (*key, holder, seconds)))
-
-
-async def release(db: aiosqlite.Connection, key: Key, holder: str) -> None:
-    await db.execute(RELEASE_LEASE, (*key, holder))
-
-
-async def select_backlog(db: aiosqlite.Connection, shared_log: Key) -> Backlog:
-    found = await select_rows(db, SELECT_BACKLOG, (shared_log.tenant, shared_log.resource))
-    return row_decoding.decode_backlog(found)
-
-
-async def set_due(
-    db: aiosqlite.Connection, key: Key, at: float | None, backlog: Backlog | None
-) -> bool:
-    """Return `Store.set_due`, in a transaction."""
-    if backlog is not None and await select_backlog(db, key) != backlog:
-        return False
-    await db.execute(SET_DUE, (at, *key, at))
-    return True

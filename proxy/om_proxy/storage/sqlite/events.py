@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
-from typing import Any
-
-import aiosqlite
+from collections.abc import Sequence
 
 from om_proxy.memory.events.parts import Forgotten
 from om_proxy.memory.model import Key
@@ -16,19 +13,17 @@ from om_proxy.storage.shared.event_encoding import (
     TEXT_FIELDS,
     EventRow,
     SealedEvent,
-    open_event,
     remove_thread,
     seal_event,
 )
-from om_proxy.storage.sql.session import select_sealed_rows
-from om_proxy.storage.sqlite.queries import IS_THREAD, select_rows
-from om_proxy.storage.sqlite.session import SqliteSession
+from om_proxy.storage.sql.events import select_page
+from om_proxy.storage.sql.session import Session
+from om_proxy.storage.sqlite.queries import IS_THREAD
 from om_proxy.storage.values.records import (
     MAX_EVENT_AGE_S,
     MAX_EVENTS,
     MAX_EVENTS_BEFORE_COMMIT,
     EventPage,
-    StoredEvent,
 )
 
 INSERT_EVENT = (
@@ -37,14 +32,8 @@ INSERT_EVENT = (
 SELECT_THREAD_ID = f"SELECT id FROM thread WHERE {IS_THREAD}"
 SELECT_THREAD_KEY = f"SELECT id, key_id FROM thread WHERE {IS_THREAD}"
 SELECT_OF_THREAD = "SELECT id, type, data FROM event WHERE thread_id = ?"
-SELECT_POSITION = """SELECT ifnull((SELECT seq FROM sqlite_sequence WHERE name = 'event'), 0), through
-    FROM event_pruning"""
-SELECT_EVENTS = """SELECT thread.key_id, event.id, event.tenant, ifnull(resource, ''), ifnull(thread, ''), at, type, data, sealed
-    FROM event LEFT JOIN thread ON thread.id = thread_id"""
-SELECT_WEBHOOK = "SELECT cursor, failures, cause, at FROM webhook WHERE name = ?"
-UPSERT_WEBHOOK = """INSERT INTO webhook VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE
-    SET (cursor, failures, cause, at) = (excluded.cursor, excluded.failures, excluded.cause, excluded.at)
-    WHERE excluded.cursor >= webhook.cursor OR webhook.cursor > (SELECT seq FROM sqlite_sequence WHERE name = 'event')"""
+NEWEST_EVENT = "SELECT seq FROM sqlite_sequence WHERE name = 'event'"
+SELECT_POSITION = f"SELECT ifnull(({NEWEST_EVENT}), 0), through FROM event_pruning"
 SELECT_FORGOTTEN = f"""SELECT 1 FROM (SELECT at, type, data FROM event WHERE tenant = ?1
         ORDER BY id DESC LIMIT {MAX_EVENTS_BEFORE_COMMIT})
     WHERE type = ?2 AND at >= ?3 AND instr(data, '"' || ?4) > 0"""
@@ -140,14 +129,14 @@ def _delete_through(db: sqlite3.Connection, through: int) -> None:
         db.execute("UPDATE event_pruning SET through = ?", (through,))
 
 
-async def select_position(db: aiosqlite.Connection) -> tuple[int, int]:
+async def select_position(session: Session) -> tuple[int, int]:
     """Return the id of the newest event that was ever stored, and the newest that was pruned."""
-    [(newest, through)] = await select_rows(db, SELECT_POSITION, ())
+    [(newest, through)] = await session.select(SELECT_POSITION)
     return newest, through
 
 
 async def select_events(
-    db: aiosqlite.Connection,
+    session: Session,
     tenant: str | None,
     keys: Sequence[Key] | None,
     after: int | None,
@@ -155,28 +144,9 @@ async def select_events(
     keyring: Keyring,
 ) -> EventPage:
     """Return a page of events; see `Store.events`. Run it inside a transaction."""
-    newest, through = await select_position(db)
+    newest, through = await select_position(session)
     is_gap = after is not None and not through <= after <= newest
     start = through if after is None or is_gap else after
-    conditions = ["event.id > ?"]
-    parameters: list[Any] = [start]
-    if tenant is not None:
-        conditions.append("event.tenant = ?")
-        parameters.append(tenant)
-    if keys is not None:
-        conditions.append(f"thread_id IN ({' UNION ALL '.join([SELECT_THREAD_ID] * len(keys))})")
-        parameters.extend(_flatten(keys))
-    sql = f"{SELECT_EVENTS} WHERE {' AND '.join(conditions)} ORDER BY event.id LIMIT ?"
-    found = await select_sealed_rows(SqliteSession(db), sql, (*parameters, limit), keyring)
-    events = tuple(
-        StoredEvent(
-            id_, Key(*names), at, type_, open_event(SealedEvent(at, type_, data, sealed), cipher)
-        )
-        for cipher, (id_, *names, at, type_, data, sealed) in found
-    )
+    events = await select_page(session, tenant, keys, (start, newest), limit, keyring)
     is_full = len(events) == limit
     return EventPage(events, events[-1].id if is_full else newest, is_gap)
-
-
-def _flatten(keys: Iterable[Key]) -> list[str]:
-    return [name for key in keys for name in key]

@@ -38,7 +38,9 @@ from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import key_rows
 from om_proxy.storage.sql.columns import THREAD
 from om_proxy.storage.sql.encryption import SecretMethods, admit
+from om_proxy.storage.sql.events import EventMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
+from om_proxy.storage.sql.leases import LeaseMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
 from om_proxy.storage.sql.restoring import RestoringMethods
@@ -71,10 +73,7 @@ from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, MoveResult, ResourceWakeup
-from om_proxy.storage.values.records import EventPage, WebhookState
-from om_proxy.storage.values.stored_rows import (
-    Backlog,
-)
+from om_proxy.storage.values.records import EventPage
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -94,6 +93,8 @@ READER_PRAGMAS = (*COMMON_PRAGMAS, "query_only = ON", "wal_autocheckpoint = 0")
 
 class SqliteStore(
     ThreadRowMethods,
+    EventMethods,
+    LeaseMethods,
     SqliteSearch,
     SqliteVectors,
     SqliteRecords,
@@ -115,6 +116,7 @@ class SqliteStore(
     _encoder = ROW_ENCODER
     _thread_columns = THREAD
     _version_columns = ("version",)
+    _newest_event = event_rows.NEWEST_EVENT
     _rows_have_versions = False
 
     def __init__(
@@ -266,6 +268,9 @@ class SqliteStore(
         run = partial(run_in_thread, work)
         return await self._writer.write(run, is_background=is_background)
 
+    async def _write_one(self, sql: str, *parameters: object) -> list[Row]:
+        return await self._write(lambda session: session.select(sql, *parameters))
+
     async def refresh(self, held: Memory) -> Memory:
         version = self._probe.version(held.key) if self._probe else None
         if version == held.version:
@@ -291,22 +296,21 @@ class SqliteStore(
         found = await self._select(queries.SELECT_VERSION, *key)
         return int(found[0][0]) if found else 0
 
-    async def resource_backlog(self, shared_log: Key) -> Backlog:
-        return await self._reader.run_alone(lambda db: claiming.select_backlog(db, shared_log))
-
     async def events(
         self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
     ) -> EventPage:
         return await self._reader.run(
-            lambda db: event_rows.select_events(db, tenant, keys, after, limit, self._keys)
+            lambda db: event_rows.select_events(
+                SqliteSession(db), tenant, keys, after, limit, self._keys
+            )
         )
 
     async def event_position(self, before: int = 0) -> int:
-        newest, _ = await self._reader.run_alone(event_rows.select_position)
+        newest, _ = await self._read_one(event_rows.select_position)
         return max(0, newest - before)
 
     async def due_threads(self, now: float, limit: int) -> tuple[Key, ...]:
-        return await self._reader.run_alone(lambda db: claiming.select_due(db, now, limit))
+        return await self._read_one(lambda s: claiming.select_due(s, now, limit))
 
     async def claim(
         self,
@@ -319,11 +323,12 @@ class SqliteStore(
         skip: Collection[Key] = (),
     ) -> tuple[Key, ...]:
         await self._finish_deletion()  # left by processes that have ended
-        select_due = partial(claiming.select_due, now=now, limit=limit, skip=skip, callers=callers)
-        if not await self._reader.run_alone(select_due):
+        if not await self._read_one(
+            lambda s: claiming.select_due(s, now, limit, skip, callers=callers)
+        ):
             return ()  # without disturbing the writer
-        return await self._writer.run(
-            lambda db: claiming.lease_due(db, select_due, holder, seconds)
+        return await self._write(
+            lambda s: claiming.claim_due(s, now, limit, holder, seconds, callers, skip)
         )
 
     # ── writing ──
@@ -398,30 +403,14 @@ class SqliteStore(
             if self._masters is None:
                 raise UnopenedText(NO_MASTER_KEY)
 
-    async def webhook_state(self, name: str) -> WebhookState | None:
-        found = await self._select(event_rows.SELECT_WEBHOOK, name)
-        return WebhookState(*found[0]) if found else None
-
-    async def set_webhook_state(self, name: str, state: WebhookState) -> None:
-        await self._write(lambda s: s.execute(event_rows.UPSERT_WEBHOOK, name, *state))
-
     async def prune(self, now: float) -> None:
         await self._writer.write(lambda db: event_rows.prune_events(db, now), is_background=True)
         await self._writer.write(lambda db: delete_old_names(db, now), is_background=True)
         await self._prune_records(now)
         await self._prune_ledger(now)
 
-    async def lease(self, key: Key, holder: str, seconds: float) -> bool:
-        return await self._writer.run(lambda db: claiming.take_lease(db, key, holder, seconds))
-
-    async def set_due(self, key: Key, at: float | None, backlog: Backlog | None = None) -> bool:
-        return await self._writer.run(lambda db: claiming.set_due(db, key, at, backlog))
-
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
         await self._writer.run(lambda db: queries.update_delivered(db, replies))
-
-    async def release(self, key: Key, holder: str) -> None:
-        await self._writer.run(lambda db: claiming.release(db, key, holder))
 
     @staticmethod
     def _encode_thread(memory: Memory, ciphers: ThreadCiphers) -> Row:
