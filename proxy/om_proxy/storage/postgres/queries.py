@@ -10,11 +10,9 @@ from msgspec.structs import replace
 from om_proxy.memory.model import RECENT_MARKS, Key, Memory
 from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey, list_key_ids
-from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql.session import IS_THREAD
-from om_proxy.storage.sql.session import Session as SqlSession
+from om_proxy.storage.sql.session import IS_THREAD, Session
 
 _THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
 # What stands beside the row of a thread is read by functions (migrations/0001_schema.sql). asyncpg decodes
@@ -178,7 +176,7 @@ def _apply_changes(held: Memory, row: Row | None, keys: HeldKeys) -> Memory | No
 _LIVE_COUNT = [name.strip() for name in row_decoding.THREAD_COLUMNS.split(",")].index("live_count")
 
 
-async def select_wrapped_keys(session: SqlSession, key_ids: Sequence[bytes]) -> list[WrappedKey]:
+async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> list[WrappedKey]:
     """Return the wrapped data keys with these ids, as far as they are stored."""
     return [WrappedKey(*row) for row in await session.select(SELECT_WRAPPED_KEYS, list(key_ids))]
 

@@ -14,16 +14,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from om_proxy.common.errors import Conflict, StorageError
+from om_proxy.common.errors import StorageError
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import (
-    Key,
-    Memory,
-    Message,
-)
-from om_proxy.storage.contract.status import Promise
-from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
+from om_proxy.memory.model import Key, Memory
+from om_proxy.storage.encryption.key_rotation import KeyRotation
+from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.postgres import (
@@ -50,13 +46,14 @@ from om_proxy.storage.postgres.removal import (
 )
 from om_proxy.storage.postgres.rewriting import PostgresRecords
 from om_proxy.storage.postgres.search import PostgresSearch, PostgresVectors
-from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames, Session
+from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames
 from om_proxy.storage.promises import create_postgres_promise
 from om_proxy.storage.shared.event_encoding import encode_event
-from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S
+from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S, FirstTurn
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import key_rows
+from om_proxy.storage.sql.committing import CommitMethods
 from om_proxy.storage.sql.encryption import SecretMethods, admit
 from om_proxy.storage.sql.events import EventMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
@@ -75,6 +72,7 @@ from om_proxy.storage.values.changes import (
     MoveResult,
     NoteErasure,
     ResourceWakeup,
+    WrittenRow,
 )
 from om_proxy.storage.values.records import MAX_EVENT_AGE_S, EventPage, ForgetResult
 
@@ -112,6 +110,7 @@ class PostgresStore(
     LedgerMethods,
     ListingMethods,
     RestoringMethods,
+    CommitMethods,
     SecretMethods,
 ):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
@@ -247,7 +246,7 @@ class PostgresStore(
     async def _select_newest(self, *held: Memory) -> tuple[Memory, ...]:
         losses = self._pool.loss_count
 
-        async def select(session: Session) -> tuple[Memory, ...]:
+        async def select(session: SqlSession) -> tuple[Memory, ...]:
             # this session may be of another server than the one that `held` was read from
             is_known = losses == self._pool.loss_count
             known = held if is_known else [Memory(key=memory.key) for memory in held]
@@ -279,71 +278,39 @@ class PostgresStore(
     ) -> T:
         return await self._pool.transact(work, LONG_TIMEOUT_S if is_long or is_background else None)
 
-    async def _read_sealed(self, work: Work[T], *, is_snapshot: bool = False) -> T:
-        return await self._keys.retry_unopened(
-            lambda: self._pool.read(work, is_snapshot=is_snapshot)
-        )
+    def _read_with_keys(self, work: Work[T], *, is_snapshot: bool = False) -> Awaitable[T]:
+        return self._pool.read(work, is_snapshot=is_snapshot)
 
     # ── writing ──
 
-    def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
-        return self._keys.prepare_commit(
-            before,
-            after,
-            lambda: self._pool.read(lambda s: key_rows.hold_key(s, before, self._keys)),
-        )
-
-    async def _run_commit(self, before: Memory, written: Awaitable[T]) -> T:
-        try:
-            return await written
-        except Conflict:
-            self._keys.forget_row(before.row_id)
-            raise
-
-    async def commit(
-        self,
-        before: Memory,
-        after: Memory,
-        interrupted: Sequence[Message] = (),
-        events: Sequence[Event] = (),
-        began_at: float | None = None,
-    ) -> Memory:
-        change = Change(before, after, interrupted, events, began_at)
-        keys = await self._prepare_keys(before, after)
-        first_turn = await self._secret.find_first_turn(change)
+    async def _write_commit(
+        self, change: Change, keys: CommitKeys, first_turn: FirstTurn | None
+    ) -> WrittenRow:
         encode = partial(Commit, *change[:4], self._generations, keys, first_turn)
-        new_count = len(after.tail) - len(before.tail)
+        new_count = len(change.after.tail) - len(change.before.tail)
         commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
         run = self._pool.write if commit.is_one_statement else self._pool.transact
-        written = await self._run_commit(before, run(commit.write))
-        self._keys.note_row(written.row_id, written.version, keys.key_id)
+        written = await run(commit.write)
         if commit.has_events:
             await self._prune_sometimes()
-        return written.add_to(after)
+        return written
 
-    async def commit_shared(
-        self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
-    ) -> tuple[Memory, Memory | None]:
-        changes = [thread, shared_log] if shared_log else [thread]
-        keys = [await self._prepare_keys(change.before, change.after) for change in changes]
-        first_turn = await self._secret.find_first_turn(thread)
+    async def _write_shared(
+        self,
+        thread: Change,
+        shared_log: Change | None,
+        wakeup: ResourceWakeup | None,
+        keys: Sequence[CommitKeys],
+        first_turn: FirstTurn | None,
+    ) -> tuple[WrittenRow, WrittenRow | None]:
         encode = partial(
             SharedCommit, thread, shared_log, wakeup, self._generations, keys, first_turn
         )
-        new_count = len(thread.after.tail) - len(thread.before.tail)
-        commit = await run_off_loop(new_count, encode)
-        thread_row, log_row = await self._run_commit(
-            thread.before, self._pool.transact(commit.write)
-        )
-        for row, row_keys in zip((thread_row, log_row), keys, strict=False):
-            if row:
-                self._keys.note_row(row.row_id, row.version, row_keys.key_id)
+        commit = await run_off_loop(len(thread.after.tail) - len(thread.before.tail), encode)
+        rows = await self._pool.transact(commit.write)
         if commit.has_events:
             await self._prune_sometimes()
-        log_after = shared_log.after if shared_log else None
-        if log_after and log_row:
-            log_after = log_row.add_to(log_after)
-        return thread_row.add_to(thread.after), log_after
+        return rows
 
     async def _prune_sometimes(self) -> None:
         """Remove events that are too many, once in so many commits: each look costs a round trip.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from om_proxy.storage.encryption.keyring import Keyring
@@ -31,9 +31,9 @@ class SqlStore(ABC):
         `_read_snapshot`."""
 
     @abstractmethod
-    async def _read_sealed(self, work: Work[T], *, is_snapshot: bool = False) -> T:
-        """Run work that reads texts, and needs keys for it. Keys beside the texts are of the same
-        snapshot. `is_snapshot`: so are its statements."""
+    def _read_with_keys(self, work: Work[T], *, is_snapshot: bool = False) -> Awaitable[T]:
+        """Run work that reads, and may wait for keys. Keys beside the data are of the same snapshot.
+        `is_snapshot`: so are its statements."""
 
     @abstractmethod
     async def _read_snapshot(self, work: Work[T], *, is_long: bool = False) -> T:
@@ -50,6 +50,12 @@ class SqlStore(ABC):
     @abstractmethod
     async def _write_one(self, sql: str, *parameters: Any) -> list[Row]:
         """Run one statement that writes. Return its rows."""
+
+    async def _read_sealed(self, work: Work[T], *, is_snapshot: bool = False) -> T:
+        """Run work that reads texts as `_read_with_keys` does, again where a key is gone by then."""
+        return await self._keys.retry_unopened(
+            lambda: self._read_with_keys(work, is_snapshot=is_snapshot)
+        )
 
     async def _select(self, sql: str, *parameters: Any, is_long: bool = False) -> list[Row]:
         return await self._read_one(

@@ -203,16 +203,16 @@ class SharedCommit:
         ]
         self._wakeup = wakeup
 
-    def write(self, db: sqlite3.Connection) -> list[WrittenRow]:
+    def write(self, db: sqlite3.Connection) -> tuple[WrittenRow, WrittenRow | None]:
         """Write the rows. Raise `Conflict` before anything is written."""
         self.check_versions(db)
-        written = [commit.write(db) for commit in self._commits]
+        thread_row, *log_rows = [commit.write(db) for commit in self._commits]
         if self._wakeup:
             db.execute(
                 WAKE_RESOURCE,
                 (self.key.tenant, self.key.resource, self._wakeup.now, self._wakeup.tokens),
             )
-        return written
+        return thread_row, log_rows[0] if log_rows else None
 
     def check_versions(self, db: sqlite3.Connection) -> None:
         """Raise `Conflict` unless the stored versions are those that the commit was made from."""

@@ -288,7 +288,7 @@ def commit_erasing(
         if erasure.key != commit.key:
             db.execute(RAISE_VERSION, (id_,))
     db.execute(INCREMENT_SEQUENCE)
-    [written] = commit.write(db)
+    written, _ = commit.write(db)
     return written
 
 

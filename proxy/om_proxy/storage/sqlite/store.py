@@ -11,7 +11,6 @@ corrupt a file under SQLite before 3.51.3.
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
@@ -20,26 +19,24 @@ from typing import TYPE_CHECKING, TypeVar
 
 import aiosqlite
 
-from om_proxy.common.errors import Conflict, StorageError, UnopenedText
+from om_proxy.common.errors import StorageError, UnopenedText
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import (
-    Key,
-    Memory,
-    Message,
-)
+from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.contract.status import Promise
-from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
+from om_proxy.storage.encryption.key_rotation import KeyRotation
+from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, ThreadCiphers
 from om_proxy.storage.promises import create_sqlite_promise
 from om_proxy.storage.shared.event_encoding import encode_event
+from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql import key_rows
 from om_proxy.storage.sql.columns import THREAD
+from om_proxy.storage.sql.committing import CommitMethods
 from om_proxy.storage.sql.encryption import SecretMethods, admit
 from om_proxy.storage.sql.events import EventMethods
-from om_proxy.storage.sql.key_rows import KeyRowMethods
+from om_proxy.storage.sql.key_rows import KeyRowMethods, hold_key_of
 from om_proxy.storage.sql.leases import LeaseMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
 from om_proxy.storage.sql.listing import ListingMethods
@@ -72,7 +69,7 @@ from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 from om_proxy.storage.store_secret import StoreSecret
-from om_proxy.storage.values.changes import Change, MoveResult, ResourceWakeup
+from om_proxy.storage.values.changes import Change, MoveResult, ResourceWakeup, WrittenRow
 from om_proxy.storage.values.records import EventPage
 
 if TYPE_CHECKING:
@@ -104,6 +101,7 @@ class SqliteStore(
     LedgerMethods,
     ListingMethods,
     RestoringMethods,
+    CommitMethods,
     SecretMethods,
 ):
     """The `Store` protocol on one file, which several processes may share. Call `await
@@ -253,10 +251,8 @@ class SqliteStore(
     async def _read_one(self, work: Work[_Read], *, is_long: bool = False) -> _Read:
         return await self._reader.run_alone(lambda db: work(SqliteSession(db)))
 
-    async def _read_sealed(self, work: Work[_Read], *, is_snapshot: bool = False) -> _Read:
-        return await self._keys.retry_unopened(
-            lambda: self._reader.run(lambda db: work(SqliteSession(db)))
-        )
+    def _read_with_keys(self, work: Work[_Read], *, is_snapshot: bool = False) -> Awaitable[_Read]:
+        return self._reader.run(lambda db: work(SqliteSession(db)))
 
     async def _read_snapshot(self, work: Work[_Read], *, is_long: bool = False) -> _Read:
         run = partial(run_in_thread, work)
@@ -299,10 +295,8 @@ class SqliteStore(
     async def events(
         self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
     ) -> EventPage:
-        return await self._reader.run(
-            lambda db: event_rows.select_events(
-                SqliteSession(db), tenant, keys, after, limit, self._keys
-            )
+        return await self._read_with_keys(
+            lambda s: event_rows.select_events(s, tenant, keys, after, limit, self._keys)
         )
 
     async def event_position(self, before: int = 0) -> int:
@@ -333,70 +327,34 @@ class SqliteStore(
 
     # ── writing ──
 
-    def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
-        return self._keys.prepare_commit(
-            before,
-            after,
-            lambda: self._reader.run(
-                lambda db: key_rows.hold_key(SqliteSession(db), before, self._keys)
-            ),
-        )
-
     async def _write_commit(
-        self, before: Memory, write: Callable[[sqlite3.Connection], _Written]
-    ) -> _Written:
-        try:
-            return await self._writer.write(write)
-        except Conflict:
-            self._keys.forget_row(before.row_id)
-            raise
-
-    async def commit(
-        self,
-        before: Memory,
-        after: Memory,
-        interrupted: Sequence[Message] = (),
-        events: Sequence[Event] = (),
-        began_at: float | None = None,
-    ) -> Memory:
-        change = Change(before, after, interrupted, events, began_at)
-        keys = await self._prepare_keys(before, after)
-        first_turn = await self._secret.find_first_turn(change)
+        self, change: Change, keys: CommitKeys, first_turn: FirstTurn | None
+    ) -> WrittenRow:
         encode = partial(Commit, *change[:4], self._generations, keys, first_turn)
-        new_count = len(after.tail) - len(before.tail)
+        new_count = len(change.after.tail) - len(change.before.tail)
         commit = encode() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, encode)
-        written = await self._write_commit(before, commit.write)
-        self._keys.note_row(written.row_id, written.version, keys.key_id)
-        return written.add_to(after)
+        return await self._writer.write(commit.write)
 
-    async def commit_shared(
-        self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
-    ) -> tuple[Memory, Memory | None]:
-        changes = [thread, shared_log] if shared_log else [thread]
-        keys = [await self._prepare_keys(change.before, change.after) for change in changes]
-        first_turn = await self._secret.find_first_turn(thread)
+    async def _write_shared(
+        self,
+        thread: Change,
+        shared_log: Change | None,
+        wakeup: ResourceWakeup | None,
+        keys: Sequence[CommitKeys],
+        first_turn: FirstTurn | None,
+    ) -> tuple[WrittenRow, WrittenRow | None]:
         encode = partial(
             SharedCommit, thread, shared_log, wakeup, self._generations, keys, first_turn
         )
-        new_count = len(thread.after.tail) - len(thread.before.tail)
-        commit = await run_off_loop(new_count, encode)
-        thread_row, *log_rows = await self._write_commit(thread.before, commit.write)
-        for row, row_keys in zip((thread_row, *log_rows), keys, strict=False):
-            self._keys.note_row(row.row_id, row.version, row_keys.key_id)
-        log_after = shared_log.after if shared_log else None
-        if log_after and log_rows:
-            [log_row] = log_rows
-            log_after = log_row.add_to(log_after)
-        return thread_row.add_to(thread.after), log_after
+        commit = await run_off_loop(len(thread.after.tail) - len(thread.before.tail), encode)
+        return await self._writer.write(commit.write)
 
     async def add_events(self, key: Key, events: Sequence[Event]) -> None:
         encoded = [encode_event(event) for event in events]
         held = NO_HELD_KEYS
         while True:
             if self._masters:
-                held = await self._reader.run(
-                    lambda db: key_rows.hold_key_of(SqliteSession(db), key, self._keys)
-                )
+                held = await self._read_with_keys(lambda s: hold_key_of(s, key, self._keys))
             insert = partial(event_rows.insert_thread_events, key=key, events=encoded, held=held)
             if await self._writer.write(insert):
                 return
