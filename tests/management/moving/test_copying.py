@@ -31,7 +31,7 @@ from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.moving_contract import store_eventful
 from tests.storage.redis.test_removal import list_values
 from tests.storage.shared_machine import share_log
-from tests.storage.sqlite.test_encryption import CANARY_WORD, commit_canaries
+from tests.storage.sqlite.test_store_sealed_texts import CANARY_WORD, commit_canaries
 from tests.support.postgres_server import find_postgres_url, own_schema
 from tests.support.redis_server import find_redis_url, own_prefix
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from om_proxy.storage.postgres import batch_removal
+from om_proxy.storage.postgres import removal
 from om_proxy.storage.postgres.session import Session
 from tests.storage.ended_process_contract import EndedProcessContract
 
@@ -11,4 +11,4 @@ class TestPostgresEndedProcess(EndedProcessContract):
     """The contract on a schema of its own."""
 
     methods = (Session, "select", "execute")
-    removal = batch_removal
+    removal = removal

@@ -16,7 +16,7 @@ from om_proxy.storage.promises import create_postgres_promise
 from om_proxy.storage.shared.migrate import list_migrations
 from om_proxy.storage.values.listing import ThreadSelection
 from tests.storage.memory_builder import KEY, MemoryBuilder
-from tests.storage.sqlite.test_encryption import CANARY_WORD, commit_canaries
+from tests.storage.sqlite.test_store_sealed_texts import CANARY_WORD, commit_canaries
 from tests.support.own_postgres import OwnPostgres, own_postgres
 
 LOOSE = PostgresOptions(durable=False)

@@ -22,7 +22,7 @@ from tests.storage.key_rotation_contract import KeyRotationContract, OpenWith
 from tests.storage.memory_builder import KEY, MemoryBuilder
 from tests.storage.redis.test_removal import list_values
 from tests.storage.shared_machine import share_log
-from tests.storage.sqlite.test_encryption import CANARY_WORD, commit_canaries, tell_events
+from tests.storage.sqlite.test_store_sealed_texts import CANARY_WORD, commit_canaries, tell_events
 from tests.support.own_redis import OwnRedis, own_redis
 
 MASTER_KEY = bytes(range(32))

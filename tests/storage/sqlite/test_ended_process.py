@@ -18,7 +18,7 @@ import pytest
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.storage.encryption.master_keys import MasterKeys
-from om_proxy.storage.sqlite import batch_removal
+from om_proxy.storage.sqlite import removal
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.key_rotation_contract import fill, without_version
 from tests.storage.memory_builder import KEY
@@ -76,7 +76,7 @@ async def test_an_end_while_a_tenant_is_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, masters: MasterKeys | None
 ) -> None:
     """As retention and people do it: each thread is whole or gone, and the next run ends it."""
-    monkeypatch.setattr(batch_removal, "MAX_BATCH_THREADS", 2)
+    monkeypatch.setattr(removal, "MAX_BATCH_THREADS", 2)
     file = tmp_path / "om.db"
 
     async def forget_all(store: SqliteStore) -> int:

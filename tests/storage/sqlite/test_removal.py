@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Store
-from om_proxy.storage.sqlite import batch_removal, eraser, removal
+from om_proxy.storage.sqlite import eraser, removal
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.changes import ForgetBatch
 from tests.storage.canary_threads import Cells, read_sqlite
@@ -113,11 +113,11 @@ async def test_a_turn_comes_before_the_removals_that_wait(store: SqliteStore) ->
 async def test_a_batch_ends_when_its_time_is_over(store: SqliteStore) -> None:
     """A resource goes in as many transactions as its removal takes time, and all of it goes."""
     keys = await add_threads(store, 7)
-    times = itertools.count(0.0, batch_removal.MAX_BATCH_S / 2)
+    times = itertools.count(0.0, removal.MAX_BATCH_S / 2)
     batches: list[ForgetBatch] = []
     while not batches or not batches[-1].is_last:
         batch = await store._writer.run(
-            lambda db: batch_removal.remove_batch(
+            lambda db: removal.remove_batch(
                 db, *KEY[:2], None, store._keys, clock=lambda: next(times)
             )
         )

@@ -27,7 +27,7 @@ from tests.storage.separate_keys_contract import (
     SqlPlace,
     say,
 )
-from tests.storage.sqlite.test_encryption import commit_canaries, count_canaries
+from tests.storage.sqlite.test_store_sealed_texts import commit_canaries, count_canaries
 from tests.support.long_forms import long_form
 
 

@@ -29,7 +29,6 @@ from om_proxy.storage.postgres import (
     schema,
 )
 from om_proxy.storage.postgres import events as event_rows
-from om_proxy.storage.postgres.batch_removal import remove_batch
 from om_proxy.storage.postgres.commit import Commit, SharedCommit
 from om_proxy.storage.postgres.forgotten_names import (
     DELETE_OLD,
@@ -42,6 +41,7 @@ from om_proxy.storage.postgres.removal import (
     commit_erasing,
     delete_rows,
     mark_bytes,
+    remove_batch,
     remove_thread,
 )
 from om_proxy.storage.postgres.rewriting import PostgresRecords

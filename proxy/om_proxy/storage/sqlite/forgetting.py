@@ -13,7 +13,7 @@ from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.sql.key_rows import hold_erased
 from om_proxy.storage.sql.sql_store import SqlStore
-from om_proxy.storage.sqlite import batch_removal, removal
+from om_proxy.storage.sqlite import removal
 from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
@@ -90,7 +90,7 @@ class SqliteForgetting(SqlStore):
         """Remove some threads. The bytes are erased after the last batch."""
         defers_erasure = active_before is not None
         batch = await self._writer.run(
-            lambda db: batch_removal.remove_batch(
+            lambda db: removal.remove_batch(
                 db, tenant, resource, describe_forgotten, self._keys, active_before
             ),
             is_background=defers_erasure,

@@ -1,11 +1,12 @@
 """Remove a thread, or the texts of single notes, from an SQLite file: its rows, and what the shared
-log and the resource's other threads say about it."""
+log and the resource's other threads say about it. A resource or tenant goes in batches of threads."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -19,10 +20,15 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
-from om_proxy.storage.shared.forgetting import LabelThread, plan_log_removal, uncover_thread
+from om_proxy.storage.shared.forgetting import (
+    LabelThread,
+    count_batch_threads,
+    plan_log_removal,
+    uncover_thread,
+)
 from om_proxy.storage.sql.key_rows import hold_key
 from om_proxy.storage.sql.ledger import fold_resource
-from om_proxy.storage.sql.quotes import SELECT_QUOTING, remove_quotes, write_label
+from om_proxy.storage.sql.quotes import SELECT_QUOTING, remove_look_ups, remove_quotes, write_label
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.thread_rows import select_generations
 from om_proxy.storage.sqlite import rows
@@ -45,7 +51,7 @@ from om_proxy.storage.sqlite.session import (
     run_in_thread,
     translate,
 )
-from om_proxy.storage.values.changes import NoteErasure, WrittenRow
+from om_proxy.storage.values.changes import ForgetBatch, NoteErasure, WrittenRow
 from om_proxy.storage.values.records import ForgetResult
 
 SELECT_SHARERS = (
@@ -313,3 +319,94 @@ def _overwrite_entries(
         for (id_,) in db.execute(SELECT_RESOURCE_ROWS, erasure.key[:2]).fetchall():
             erase_event_texts(db, id_)
         db.execute(CLEAR_OTHERS, erasure.key[:2])
+
+
+# The threads of a batch: few enough for a short transaction, or one that is larger.
+MAX_BATCH_THREADS = 100
+# a batch ends with the thread that is deleted then; turns wait for the transaction
+MAX_BATCH_S = 0.02
+SELECT_TENANT_BATCH = f"""SELECT resource, thread, live_count FROM thread
+    WHERE tenant = ? AND thread <> '{RESOURCE_THREAD}' ORDER BY resource, thread LIMIT {MAX_BATCH_THREADS + 1}"""
+SELECT_RESOURCE_BATCH = f"""SELECT resource, thread, live_count FROM thread
+    WHERE tenant = ? AND resource = ? AND thread <> '{RESOURCE_THREAD}' ORDER BY thread LIMIT {MAX_BATCH_THREADS + 1}"""
+# `+`: along the resource, not along all that was active since
+SELECT_ACTIVE = f"""SELECT 1 FROM thread WHERE tenant = ? AND (? IS NULL OR resource = ?)
+    AND thread <> '{RESOURCE_THREAD}' AND +ifnull(turn_at, created_at) >= ? LIMIT 1"""
+SELECT_TENANT_LOGS = (
+    f"SELECT resource FROM thread WHERE tenant = ? AND thread = '{RESOURCE_THREAD}'"
+)
+SELECT_RESOURCE_LOG = f"""SELECT resource FROM thread
+    WHERE tenant = ? AND resource = ? AND thread = '{RESOURCE_THREAD}'"""
+DELETE_TENANT_LEASES = "DELETE FROM lease WHERE tenant = ?"
+DELETE_RESOURCE_LEASES = "DELETE FROM lease WHERE tenant = ? AND resource = ?"
+
+
+async def remove_batch(
+    db: aiosqlite.Connection,
+    tenant: str,
+    resource: str | None,
+    describe_forgotten: Callable[[Key], Event] | None,
+    keyring: Keyring,
+    active_before: float | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> ForgetBatch:
+    """Remove some threads of a resource or tenant, inside a transaction: all rows of each, but not
+    its part of a shared log. Shared logs go with the last batch. Events that describe forgotten
+    threads stay: they name none. `active_before`: as in `Store.forget_batch`."""
+    scope = (tenant,) if resource is None else (tenant, resource)
+    if active_before is not None and await select_rows(
+        db, SELECT_ACTIVE, (tenant, resource, resource, active_before)
+    ):
+        raise Conflict("a thread of the resource had a turn since")
+    of_tenant = resource is None
+    listed = await select_rows(
+        db, SELECT_TENANT_BATCH if of_tenant else SELECT_RESOURCE_BATCH, scope
+    )
+    count = count_batch_threads([row[2] for row in listed[:MAX_BATCH_THREADS]])
+    wanted = [Key(tenant, row[0], row[1]) for row in listed[:count]]
+    deleted = await run_in_connection_thread(
+        db, lambda connection: _delete_threads(connection, wanted, clock)
+    )
+    keys = tuple(wanted[: len(deleted)])
+    result = ForgetResult()
+    for one in deleted:
+        result = result.add(one.settle_keys(keyring))
+    if describe_forgotten:
+        await _insert_forgotten(db, tenant, [describe_forgotten(key) for key in keys])
+    names = {key.resource for key in keys}
+    for name in names:
+        await db.execute(CLEAR_OTHERS, (tenant, name))
+        await remove_look_ups(SqliteSession(db), tenant, name)
+    is_last = len(keys) == len(listed)
+    if is_last:
+        logs = await select_rows(
+            db, SELECT_TENANT_LOGS if of_tenant else SELECT_RESOURCE_LOG, scope
+        )
+        for (name,) in logs:
+            log = await delete_rows(db, Key(tenant, name, RESOURCE_THREAD), keyring)
+            result = result.add(log._replace(threads=0))
+            names.add(name)
+        await db.execute(DELETE_TENANT_LEASES if of_tenant else DELETE_RESOURCE_LEASES, scope)
+    await run_in_connection_thread(db, lambda connection: fold_resources(connection, tenant, names))
+    await db.execute(INCREMENT_SEQUENCE)
+    await db.execute(REQUEST_ERASURE)
+    return ForgetBatch(result, keys, is_last)
+
+
+def _delete_threads(
+    db: sqlite3.Connection, keys: Sequence[Key], clock: Callable[[], float]
+) -> list[DeletedRows]:
+    """Delete the first threads: as many as fit into MAX_BATCH_S, and at least one."""
+    deleted: list[DeletedRows] = []
+    ends_at = clock() + MAX_BATCH_S
+    for key in keys:
+        deleted.append(delete_in_thread(db, key))
+        if clock() >= ends_at:
+            break
+    return deleted
+
+
+async def _insert_forgotten(db: aiosqlite.Connection, tenant: str, events: Sequence[Event]) -> None:
+    await run_in_connection_thread(
+        db, lambda connection: insert_in_thread(connection, tenant, events)
+    )
