@@ -20,7 +20,7 @@ from om_proxy.memory.recall.passages import IndexPlace, cut_passages
 from om_proxy.memory.recall.words import query_words
 from om_proxy.storage.base import Store
 from om_proxy.storage.shared import newest_passages
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import SqlStore
 from om_proxy.storage.values.listing import ThreadPlace
 from om_proxy.wire.apis.message_parts import read_indexed_text
 from tests.storage.memory_builder import KEY, MemoryBuilder, item

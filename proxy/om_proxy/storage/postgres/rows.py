@@ -13,13 +13,6 @@ from om_proxy.storage.sql.columns import Columns
 ROW_ENCODER = RowEncoder(encode_text)
 
 
-# a thread that shares its log reads that of its resource
-INFO_COLUMNS = """thread.tenant, thread.resource, thread.thread, created_at, turn_at, live_count, generation, title,
-    failures, parked, thread.id, coverage > 0, pending, model, state, CASE WHEN shared THEN (
-        SELECT shared_log.log_tokens FROM om.thread AS shared_log WHERE shared_log.tenant = thread.tenant
-        AND shared_log.resource = thread.resource AND shared_log.thread = '') END, thread.key_id"""
-
-
 # SQLite finds the last three in the title and the state
 THREAD: Columns = {
     **columns.THREAD,

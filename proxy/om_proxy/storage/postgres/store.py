@@ -59,7 +59,7 @@ from om_proxy.storage.sql.events import EventMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.leases import LeaseMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
-from om_proxy.storage.sql.listing import ListingMethods
+from om_proxy.storage.sql.listing import ListingMethods, write_info_columns
 from om_proxy.storage.sql.restoring import RestoringMethods
 from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 from om_proxy.storage.sql.session import Session as SqlSession
@@ -116,10 +116,10 @@ class PostgresStore(
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 
-    _info_columns = rows.INFO_COLUMNS
     _has_plain_title = "has_plain_title"
     _log_tokens = "log_tokens"
     _reflected_tokens = "reflected_tokens"
+    _info_columns = write_info_columns(_log_tokens)
     _encoder = rows.ROW_ENCODER
     _thread_columns = rows.THREAD
     _version_columns = ("version", "rewound")

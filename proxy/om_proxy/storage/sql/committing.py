@@ -12,7 +12,7 @@ from om_proxy.memory.model import Memory, Message
 from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.sql.key_rows import hold_key
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import SqlStore
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow
 

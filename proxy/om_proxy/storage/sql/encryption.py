@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from om_proxy.storage.encryption.admission import check_master, open_stored_secret
 from om_proxy.storage.encryption.key_store import check_key_store
-from om_proxy.storage.sql.session import Session
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import Session, SqlStore
 from om_proxy.storage.store_secret import StoreSecret
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.shared.event_encoding import SealedEvent, open_event
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql.session import Session, select_sealed_rows
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import Session, SqlStore, select_sealed_rows
 from om_proxy.storage.values.records import StoredEvent, WebhookState
 
 SELECT_WEBHOOK = "SELECT cursor, failures, cause, at FROM om.webhook WHERE name = $1"

@@ -12,8 +12,7 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.encryption.key_store import KEYS_PER_BATCH, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
-from om_proxy.storage.sql.session import IS_THREAD, Session, Work
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import IS_THREAD, Session, SqlStore, Work
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys

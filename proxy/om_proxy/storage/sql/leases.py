@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from om_proxy.memory.model import Key
 from om_proxy.storage.shared import row_decoding
-from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW, Session
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW, Session, SqlStore
 from om_proxy.storage.values.stored_rows import Backlog
 
 TAKE_LEASE = f"""INSERT INTO om.lease VALUES ($1, $2, $3, $4, {UNIX_NOW} + $5::float8)

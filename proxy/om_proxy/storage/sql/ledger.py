@@ -9,8 +9,7 @@ from msgspec.structs import astuple
 
 from om_proxy.memory.ledger import Account
 from om_proxy.storage.encoding import decode_text
-from om_proxy.storage.sql.session import UNIX_NOW, Session
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import UNIX_NOW, Session, SqlStore
 from om_proxy.storage.values.records import (
     LEDGER_KEPT_DAYS,
     NAMELESS_RESOURCE,

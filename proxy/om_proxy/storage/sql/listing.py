@@ -19,9 +19,8 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.shared.row_encoding import RowEncoder
-from om_proxy.storage.sql.session import UNIX_NOW, Session
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.rows import RowEncoder
+from om_proxy.storage.sql.session import UNIX_NOW, Session, SqlStore
 from om_proxy.storage.values.listing import (
     MAX_COUNTED_THREADS,
     IdleThread,
@@ -82,6 +81,16 @@ _LISTED = """WITH RECURSIVE listed (resource, number) AS (
 _COUNT_THREADS = f"""(SELECT count(*) FROM (SELECT 1 FROM om.thread AS counted
     WHERE counted.tenant = $1 AND counted.resource = listed.resource AND counted.{IS_NO_SHARED_LOG}
     LIMIT {MAX_COUNTED_THREADS + 1}) AS counted)"""
+
+
+def write_info_columns(log_tokens: str) -> str:
+    """Return the columns that `row_decoding.decode_info` takes. A thread that shares its log reads
+    that of its resource. `log_tokens`: as in `ListingMethods`."""
+    return f"""thread.tenant, thread.resource, thread.thread, created_at, turn_at, live_count,
+        generation, title, failures, parked, thread.id, coverage > 0, pending, model, state,
+        CASE WHEN shared = true THEN (SELECT {log_tokens} FROM om.thread AS shared_log
+            WHERE shared_log.tenant = thread.tenant AND shared_log.resource = thread.resource
+            AND shared_log.thread = '') END, thread.key_id"""
 
 
 async def decode_infos(

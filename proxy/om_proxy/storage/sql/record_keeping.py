@@ -13,8 +13,7 @@ from typing import ClassVar
 
 from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.sql.columns import Columns, list_names
-from om_proxy.storage.sql.session import MAX_NUMBER, Session
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import MAX_NUMBER, Session, SqlStore
 from om_proxy.storage.values.records import (
     AUDIT_KEPT_S,
     RECEIPTS_KEPT_S,

@@ -23,8 +23,8 @@ from om_proxy.storage.sql.columns import (
     Columns,
     list_names,
 )
-from om_proxy.storage.sql.session import UNIX_NOW, Session
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.rows import RowEncoder
+from om_proxy.storage.sql.session import UNIX_NOW, Session, SqlStore
 from om_proxy.storage.values.changes import WrittenRow
 from om_proxy.storage.values.stored_rows import WholeThread
 

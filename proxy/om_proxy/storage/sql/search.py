@@ -22,8 +22,7 @@ from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.newest_passages import find_newest_passages
 from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.listing import ACTIVE_AT, decode_infos, select_lacking, write_lacking
-from om_proxy.storage.sql.session import IS_THREAD, Session
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import IS_THREAD, Session, SqlStore
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
 
 if TYPE_CHECKING:

@@ -21,8 +21,7 @@ from om_proxy.storage.shared.rekeying import (
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.ledger import move_resource
 from om_proxy.storage.sql.record_keeping import move_labelled_records, move_other_records
-from om_proxy.storage.sql.session import Session, Work
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import Session, SqlStore, Work
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import MoveResult
 from om_proxy.storage.values.records import NAMELESS_RESOURCE

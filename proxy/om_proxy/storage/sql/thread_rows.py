@@ -15,8 +15,14 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql.session import IS_THREAD, KEY_OF_ROW, MAX_NUMBER, OF_THREAD, Session
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import (
+    IS_THREAD,
+    KEY_OF_ROW,
+    MAX_NUMBER,
+    OF_THREAD,
+    Session,
+    SqlStore,
+)
 from om_proxy.storage.values.stored_rows import (
     GenerationEntries,
     GenerationSummary,

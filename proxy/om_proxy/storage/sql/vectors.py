@@ -14,8 +14,7 @@ from om_proxy.storage.encoding import decode_text
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.listing import select_lacking, write_lacking
-from om_proxy.storage.sql.session import IS_THREAD, MAX_NUMBER, Session
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import IS_THREAD, MAX_NUMBER, Session, SqlStore
 from om_proxy.storage.values.listing import ThreadPage, ThreadPlace
 
 _LACKS_VECTOR = """place = 0 AND NOT EXISTS (SELECT 1 FROM om.passage_vector

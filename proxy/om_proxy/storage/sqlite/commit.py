@@ -23,11 +23,10 @@ from om_proxy.storage.shared.difference import (
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.sql.thread_rows import PRUNE_OBSERVATIONS
-from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.events import insert_events, was_forgotten_since
 from om_proxy.storage.sqlite.forgotten_names import is_forgotten_since
 from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
-from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION, translate
+from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION, ROW_ENCODER, translate
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
 
 
@@ -129,9 +128,7 @@ class Commit:
         self.keys = keys
         ciphers = keys.ciphers
         writes_others = changes_others(before, after)
-        self._thread_row = rows.ROW_ENCODER.encode_thread(
-            after, ciphers, writes_others=writes_others
-        )
+        self._thread_row = ROW_ENCODER.encode_thread(after, ciphers, writes_others=writes_others)
         difference = compute_difference(before, after, interrupted)
         self._quotes = find_new_quotes(before, difference)
         self._statements = _build_statements(after, difference, ciphers.row)
@@ -241,21 +238,21 @@ def _build_statements(after: Memory, difference: Difference, cipher: RowCipher) 
         (
             UPSERT_MESSAGES,
             [
-                rows.ROW_ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
+                ROW_ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
                 for placed in difference.messages
             ],
         ),
         (
             INSERT_INTERRUPTED,
             [
-                rows.ROW_ENCODER.encode_message(placed, row_decoding.INTERRUPTED, cipher)
+                ROW_ENCODER.encode_message(placed, row_decoding.INTERRUPTED, cipher)
                 for placed in difference.interrupted
             ],
         ),
         (
             UPSERT_OBSERVATIONS,
             [
-                rows.ROW_ENCODER.encode_observation(entry, state, cipher)
+                ROW_ENCODER.encode_observation(entry, state, cipher)
                 for entry, state in difference.observations
             ],
         ),
@@ -268,7 +265,7 @@ def _build_statements(after: Memory, difference: Difference, cipher: RowCipher) 
         statements.append((UPSERT_BEGINNING, [(log.generation, *difference.began)]))
     if difference.has_new_reflection:
         statements.append(
-            (UPSERT_REFLECTION, [rows.ROW_ENCODER.encode_reflection(log.reflection, cipher)])
+            (UPSERT_REFLECTION, [ROW_ENCODER.encode_reflection(log.reflection, cipher)])
             if log.reflection
             else (DELETE_REFLECTION, [()])
         )

@@ -12,7 +12,7 @@ from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.sql.key_rows import hold_erased
-from om_proxy.storage.sql.sql_store import SqlStore
+from om_proxy.storage.sql.session import SqlStore
 from om_proxy.storage.sqlite import removal
 from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker

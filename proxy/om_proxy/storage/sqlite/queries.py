@@ -34,6 +34,14 @@ SELECT_WRAPPED_KEY = "SELECT id, master, wrapped FROM data_key WHERE id = ?"
 OF_THREAD = f"thread_id = (SELECT id FROM thread WHERE {IS_THREAD})"
 
 
+def write_count_in_state(name: str) -> str:
+    """Return the SQL for a number of the state; 0 for what is none."""
+    text = "CAST(state AS TEXT)"
+    return (
+        f"iif(json_valid({text}), ifnull(CAST(json_extract({text}, '$.{name}') AS INTEGER), 0), 0)"
+    )
+
+
 async def select_memory(session: Session, key: Key, keys: Keyring) -> Memory:
     thread_rows = await session.select(SELECT_THREAD, *key)
     if not thread_rows:

@@ -31,7 +31,6 @@ from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.quotes import SELECT_QUOTING, remove_look_ups, remove_quotes, write_label
 from om_proxy.storage.sql.reencryption import change_key
 from om_proxy.storage.sql.thread_rows import select_generations
-from om_proxy.storage.sqlite import rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.events import erase_event_texts, insert_events, remove_from_log_events
@@ -47,6 +46,7 @@ from om_proxy.storage.sqlite.session import (
     INCREMENT_SEQUENCE,
     NEXT_VERSION,
     REQUEST_ERASURE,
+    ROW_ENCODER,
     SqliteSession,
     run_in_thread,
     translate,
@@ -310,7 +310,7 @@ def _overwrite_entries(
     db: sqlite3.Connection, thread_id: int, erasure: NoteErasure, cipher: RowCipher
 ) -> None:
     for entry in erasure.blanks:
-        text, *hints = rows.ROW_ENCODER.encode_notes(entry, cipher)
+        text, *hints = ROW_ENCODER.encode_notes(entry, cipher)
         columns = (text, entry.tokens, *hints, encode_parts(entry.parts))
         db.execute(UPDATE_NOTES, (*columns, thread_id, entry.id))
     # their events hold the same words

@@ -11,13 +11,14 @@ from typing import Any, TypeVar, cast
 
 import aiosqlite
 
+from om_proxy.storage import encoding
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import session as sql_session
 from om_proxy.storage.sql.columns import Columns, list_names
+from om_proxy.storage.sql.rows import RowEncoder
 from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.queries import UNIX_NOW
-from om_proxy.storage.sqlite.rows import ROW_ENCODER
 
 T = TypeVar("T")
 
@@ -59,6 +60,19 @@ _SQLITE_BY_PATTERN = tuple(
         (r"(\w+\.value) ->> (\d)", r"json_extract(\1, '$[\2]')"),
     )
 )
+
+
+def encode_text(text: str) -> str | bytes:
+    """Return the text as SQLite can hold it. TEXT cannot hold a lone surrogate, so a text with one
+    is a BLOB."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return encoding.encode_text(text)
+    return text
+
+
+ROW_ENCODER = RowEncoder(encode_text)
 
 
 @lru_cache(maxsize=1_000)

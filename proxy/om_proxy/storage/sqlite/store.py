@@ -39,12 +39,12 @@ from om_proxy.storage.sql.events import EventMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods, hold_key_of
 from om_proxy.storage.sql.leases import LeaseMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
-from om_proxy.storage.sql.listing import ListingMethods
+from om_proxy.storage.sql.listing import ListingMethods, write_info_columns
 from om_proxy.storage.sql.restoring import RestoringMethods
 from om_proxy.storage.sql.session import IS_THREAD, Session, Work
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
-from om_proxy.storage.sqlite import claiming, queries, rows
+from om_proxy.storage.sqlite import claiming, queries
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import (
@@ -55,7 +55,6 @@ from om_proxy.storage.sqlite.connection_worker import (
 from om_proxy.storage.sqlite.eraser import Eraser, SqliteRecords
 from om_proxy.storage.sqlite.forgetting import SqliteForgetting
 from om_proxy.storage.sqlite.forgotten_names import delete_old_names
-from om_proxy.storage.sqlite.rows import ROW_ENCODER
 from om_proxy.storage.sqlite.schema import (
     apply_migrations,
     check_schema,
@@ -65,7 +64,7 @@ from om_proxy.storage.sqlite.schema import (
     require_own_database,
 )
 from om_proxy.storage.sqlite.search import SqliteSearch, SqliteVectors
-from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
+from om_proxy.storage.sqlite.session import ROW_ENCODER, SqliteSession, run_in_thread
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 from om_proxy.storage.store_secret import StoreSecret
@@ -107,10 +106,10 @@ class SqliteStore(
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
 
-    _info_columns = rows.INFO_COLUMNS
     _has_plain_title = "title < x''"  # every TEXT comes before the empty BLOB
-    _log_tokens = rows.write_count_in_state("log_tokens")
-    _reflected_tokens = rows.write_count_in_state("reflected_tokens")
+    _log_tokens = queries.write_count_in_state("log_tokens")
+    _reflected_tokens = queries.write_count_in_state("reflected_tokens")
+    _info_columns = write_info_columns(_log_tokens)
     _encoder = ROW_ENCODER
     _thread_columns = THREAD
     _version_columns = ("version",)
