@@ -326,7 +326,7 @@ async def test_who_notes_a_name_holds_the_lock_as_short_as_a_turn(
     execute = Session.execute
 
     async def stand_still(session: Session, sql: str, *parameters: object) -> None:
-        if sql == forgotten_names.UPSERT_NAME:
+        if sql == UPSERT_NAME:
             has_lock.set()
             await goes_on.wait()
         await execute(session, sql, *parameters)

@@ -19,7 +19,6 @@ from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, chan
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.postgres import rows
 from om_proxy.storage.postgres.events import was_forgotten_since
-from om_proxy.storage.postgres.forgotten_names import select_forgotten_at
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.turn_statement import (
     COMPARED,
@@ -49,6 +48,7 @@ from om_proxy.storage.sql.columns import (
     transpose,
     write_unnest,
 )
+from om_proxy.storage.sql.forgotten_names import SELECT_FORGOTTEN_AT
 from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.sql.thread_rows import PRUNE_OBSERVATIONS
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
@@ -214,7 +214,7 @@ class Commit:
     async def _raise_forgotten(self, session: Session) -> None:
         """Raise `ForgottenName` if that is why no row was made."""
         if first := self._first_turn:
-            forgotten_at = await select_forgotten_at(session, first.digests)
+            [(forgotten_at,)] = await session.select(SELECT_FORGOTTEN_AT, *first.digests)
             if forgotten_at is not None and forgotten_at > first.began_at:
                 name = self._before.key.thread
                 raise ForgottenName(f"thread {name} was forgotten after the turn began")

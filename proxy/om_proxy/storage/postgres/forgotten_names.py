@@ -1,4 +1,4 @@
-"""Keep the names that were asked to be forgotten (`Store.note_forgotten`).
+"""Note a name that is asked to be forgotten, while first turns are written (`Store.note_forgotten`).
 
 A statement that makes the row of a thread locks the table of names in `ROW SHARE` mode (`FOR SHARE`)
 before it takes its snapshot. Who notes a name locks it in `EXCLUSIVE` mode, in a short transaction
@@ -19,8 +19,8 @@ import asyncpg
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.postgres.pool import ConnectionPool
 from om_proxy.storage.postgres.session import Session
-from om_proxy.storage.shared import forgetting
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S
+from om_proxy.storage.sql.forgotten_names import note_name
 
 MAX_LOCK_WAIT_S = 0.5  # half of the time that a turn has (`storage.timeout`)
 LOCK_PAUSE_S = 0.5  # in which first turns are written
@@ -29,15 +29,9 @@ LOCK_PAUSE_S = 0.5  # in which first turns are written
 MAX_LOCK_ATTEMPTS = 20
 
 LOCK_NAMES = "LOCK TABLE om.forgotten_name IN EXCLUSIVE MODE"
-UPSERT_NAME = """INSERT INTO om.forgotten_name (digest, at) VALUES ($1, $2)
-    ON CONFLICT (digest) DO UPDATE SET at = greatest(forgotten_name.at, excluded.at)"""
-DELETE_SURPLUS = """DELETE FROM om.forgotten_name WHERE at <= (
-    SELECT at FROM om.forgotten_name ORDER BY at DESC LIMIT 1 OFFSET $1)"""
-DELETE_OLD = "DELETE FROM om.forgotten_name WHERE at < $1 OR at > $2"
-SELECT_FORGOTTEN_AT = "SELECT max(at) FROM om.forgotten_name WHERE digest = ANY ($1::bytea[])"
 
 
-async def note_name(pool: ConnectionPool, digest: bytes, at: float) -> None:
+async def note_name_locking(pool: ConnectionPool, digest: bytes, at: float) -> None:
     """Note a name, in a transaction that does nothing else. Raise StorageError, and note nothing, if
     other transactions hold the table for too long."""
     limit = f"SET LOCAL lock_timeout = {round(MAX_LOCK_WAIT_S * 1_000)}"
@@ -47,8 +41,7 @@ async def note_name(pool: ConnectionPool, digest: bytes, at: float) -> None:
             await session.execute(f"{limit}; {LOCK_NAMES}")
         except asyncpg.LockNotAvailableError as exc:
             raise _NamesInUse from exc
-        await session.execute(UPSERT_NAME, digest, at)
-        await session.execute(DELETE_SURPLUS, forgetting.MAX_FORGOTTEN_NAMES)
+        await note_name(session, digest, at)
 
     for attempt in range(MAX_LOCK_ATTEMPTS):
         if attempt:
@@ -59,11 +52,6 @@ async def note_name(pool: ConnectionPool, digest: bytes, at: float) -> None:
         "another transaction holds the table forgotten_name and does not end: "
         "nothing was forgotten; try again, or end that transaction"
     )
-
-
-async def select_forgotten_at(session: Session, digests: tuple[bytes, ...]) -> float | None:
-    [(at,)] = await session.select(SELECT_FORGOTTEN_AT, list(digests))
-    return None if at is None else float(at)
 
 
 class _NamesInUse(Exception):

@@ -18,9 +18,10 @@ from om_proxy.common.errors import StorageError
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
+from om_proxy.storage.contract.status import Promise
 from om_proxy.storage.encryption.key_rotation import KeyRotation
 from om_proxy.storage.encryption.key_store import DoomedKeys
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
+from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.postgres import (
     claiming,
@@ -30,11 +31,7 @@ from om_proxy.storage.postgres import (
 )
 from om_proxy.storage.postgres import events as event_rows
 from om_proxy.storage.postgres.commit import Commit, SharedCommit
-from om_proxy.storage.postgres.forgotten_names import (
-    DELETE_OLD,
-    note_name,
-    select_forgotten_at,
-)
+from om_proxy.storage.postgres.forgotten_names import note_name_locking
 from om_proxy.storage.postgres.pool import ConnectionPool, Work
 from om_proxy.storage.postgres.removal import (
     ThreadCame,
@@ -49,13 +46,13 @@ from om_proxy.storage.postgres.search import PostgresSearch, PostgresVectors
 from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames
 from om_proxy.storage.promises import create_postgres_promise
 from om_proxy.storage.shared.event_encoding import encode_event
-from om_proxy.storage.shared.forgetting import MAX_NAME_AHEAD_S, FirstTurn
+from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql import key_rows
 from om_proxy.storage.sql.committing import CommitMethods
 from om_proxy.storage.sql.encryption import SecretMethods, admit
 from om_proxy.storage.sql.events import EventMethods
+from om_proxy.storage.sql.forgotten_names import ForgottenNameMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sql.leases import LeaseMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
@@ -74,7 +71,7 @@ from om_proxy.storage.values.changes import (
     ResourceWakeup,
     WrittenRow,
 )
-from om_proxy.storage.values.records import MAX_EVENT_AGE_S, EventPage, ForgetResult
+from om_proxy.storage.values.records import EventPage, ForgetResult
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -111,6 +108,7 @@ class PostgresStore(
     ListingMethods,
     RestoringMethods,
     CommitMethods,
+    ForgottenNameMethods,
     SecretMethods,
 ):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
@@ -329,7 +327,7 @@ class PostgresStore(
     async def prune(self, now: float) -> None:
         if await self._pool.read(lambda s: event_rows.has_old(s, now)):
             await self._pool.transact(lambda s: event_rows.prune_old(s, now), LONG_TIMEOUT_S)
-        await self._write_one(DELETE_OLD, now - MAX_EVENT_AGE_S, now + MAX_NAME_AHEAD_S)
+        await self._prune_names(now)
         await self._prune_records(now)
         await self._prune_ledger(now)
 
@@ -377,13 +375,8 @@ class PostgresStore(
     async def _finish_deletion(self) -> None:
         await self._doomed.destroy()
 
-    async def note_forgotten(self, key: Key, at: float) -> None:
-        digest, *_ = await self._secret.digest_names(key)
-        await note_name(self._pool, digest, at)
-
-    async def forgotten_at(self, key: Key) -> float | None:
-        digests = await self._secret.digest_names(key)
-        return await self._pool.read(lambda s: select_forgotten_at(s, digests))
+    async def _note_name(self, digest: bytes, at: float) -> None:
+        await note_name_locking(self._pool, digest, at)
 
     async def forget(
         self,
@@ -426,11 +419,7 @@ class PostgresStore(
         erasures: Sequence[NoteErasure],
         wakeup: ResourceWakeup | None = None,
     ) -> tuple[Memory, ForgetResult]:
-        # what has another key by then also has another version: a conflict
-        held = NO_HELD_KEYS
-        if self._masters:
-            named = [erasure.key for erasure in erasures]
-            held = await self._pool.read(lambda s: key_rows.hold_erased(s, named, self._keys))
+        held = await self._hold_erased(erasures)
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._transact_locking(

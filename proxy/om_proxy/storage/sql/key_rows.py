@@ -13,6 +13,7 @@ from om_proxy.storage.encryption.key_store import KEYS_PER_BATCH, RewrappedBatch
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey
 from om_proxy.storage.sql.session import IS_THREAD, Session, SqlStore, Work
+from om_proxy.storage.values.changes import NoteErasure
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.master_keys import MasterKeys
@@ -70,6 +71,13 @@ class KeyRowMethods(SqlStore):
             await session.request_erasure()
 
         await self._write(clear)
+
+    async def _hold_erased(self, erasures: Sequence[NoteErasure]) -> HeldKeys:
+        """Return the data keys of these memories. What has another key by the commit also has another
+        version: a conflict."""
+        if self._masters is None:
+            return NO_HELD_KEYS
+        return await self._read_with_keys(lambda session: _hold_all(session, erasures, self._keys))
 
     async def rewrap_beside(self, after: bytes, masters: MasterKeys) -> RewrappedBatch:
         return await self._write(lambda s: rewrap_keys(s, after, masters), is_long=True)
@@ -184,7 +192,6 @@ async def hold_key_of(session: Session, key: Key, keys: Keyring) -> HeldKeys:
     return await keys.hold_row(session, found[0][0]) if found else NO_HELD_KEYS
 
 
-async def hold_erased(session: Session, memories: Iterable[Key], keys: Keyring) -> HeldKeys:
-    """Return the keys of all these memories."""
-    found = [row[0] for key in memories for row in await session.select(SELECT_KEY_OF, *key)]
+async def _hold_all(session: Session, erasures: Iterable[NoteErasure], keys: Keyring) -> HeldKeys:
+    found = [row[0] for each in erasures for row in await session.select(SELECT_KEY_OF, *each.key)]
     return await keys.hold(session, found)

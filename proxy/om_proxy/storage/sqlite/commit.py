@@ -22,9 +22,9 @@ from om_proxy.storage.shared.difference import (
 )
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.forgetting import FirstTurn
+from om_proxy.storage.sql.forgotten_names import SELECT_FORGOTTEN_AT
 from om_proxy.storage.sql.thread_rows import PRUNE_OBSERVATIONS
 from om_proxy.storage.sqlite.events import insert_events, was_forgotten_since
-from om_proxy.storage.sqlite.forgotten_names import is_forgotten_since
 from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
 from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION, ROW_ENCODER, translate
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
@@ -104,6 +104,8 @@ WAKE_RESOURCE = f"""UPDATE thread SET due = ?3
     WHERE tenant = ?1 AND resource = ?2 AND thread = '{RESOURCE_THREAD}' AND ifnull(due > ?3, 1)
     AND ({_SUM_UNOBSERVED}) >= ?4 AND (due IS NULL OR ({_SUM_UNOBSERVED} AND parked = 0 AND retry_at <= ?3) >= ?4)"""
 
+SELECT_FORGOTTEN = translate(SELECT_FORGOTTEN_AT)
+
 Statement = tuple[str, list[row_decoding.Row]]  # SQL, and the rows of parameters to run it with
 
 
@@ -162,8 +164,10 @@ class Commit:
     def _write_thread(self, db: sqlite3.Connection) -> tuple[int, int]:
         key, version = self._before.key, self._before.version
         if version == 0:
-            if self._first_turn and is_forgotten_since(db, self._first_turn):
-                raise ForgottenName(f"thread {key.thread} was forgotten after the turn began")
+            if first := self._first_turn:
+                (forgotten_at,) = db.execute(SELECT_FORGOTTEN, first.digests).fetchone()
+                if forgotten_at is not None and forgotten_at > first.began_at:
+                    raise ForgottenName(f"thread {key.thread} was forgotten after the turn began")
             written = db.execute(INSERT_THREAD, (*key, *self._thread_row)).fetchall()
         else:
             updated = _select_updated(self._thread_row)

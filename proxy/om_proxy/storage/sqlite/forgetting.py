@@ -9,23 +9,19 @@ from collections.abc import Awaitable, Callable, Sequence
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.encryption.key_store import DoomedKeys
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys
-from om_proxy.storage.encryption.row_cipher import HeldKeys
-from om_proxy.storage.sql.key_rows import hold_erased
-from om_proxy.storage.sql.session import SqlStore
+from om_proxy.storage.encryption.keyring import CommitKeys
+from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sqlite import removal
 from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
-from om_proxy.storage.sqlite.forgotten_names import SELECT_FORGOTTEN_AT, note_name
 from om_proxy.storage.sqlite.queries import select_rows
-from om_proxy.storage.sqlite.session import SqliteSession
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.values.records import ForgetResult
 
 
-class SqliteForgetting(SqlStore):
+class SqliteForgetting(KeyRowMethods):
     """The `StoredRemoval` of an SQLite file."""
 
     _writer: ConnectionWorker
@@ -38,17 +34,6 @@ class SqliteForgetting(SqlStore):
     @abstractmethod
     def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
         """Return what a commit is encrypted with."""
-
-    async def note_forgotten(self, key: Key, at: float) -> None:
-        digest, *_ = await self._secret.digest_names(key)
-        await self._writer.write(lambda db: note_name(db, digest, at))
-
-    async def forgotten_at(self, key: Key) -> float | None:
-        digests = await self._secret.digest_names(key)
-        [(at,)] = await self._reader.run_alone(
-            lambda db: select_rows(db, SELECT_FORGOTTEN_AT, digests)
-        )
-        return None if at is None else float(at)
 
     async def forget(
         self,
@@ -120,14 +105,6 @@ class SqliteForgetting(SqlStore):
         count = sum(len(erasure.blanks) for erasure in erasures)
         erased = await self._erase(ForgetResult(observations=count))
         return row.add_to(change.after), erased
-
-    async def _hold_erased(self, erasures: Sequence[NoteErasure]) -> HeldKeys:
-        """Return the data keys of the memories. What has another key by the commit also has another
-        version: a conflict."""
-        if self._masters is None:
-            return NO_HELD_KEYS
-        keys = [erasure.key for erasure in erasures]
-        return await self._reader.run(lambda db: hold_erased(SqliteSession(db), keys, self._keys))
 
     async def _erase(self, removed: ForgetResult) -> ForgetResult:
         """Erase the bytes now. Return the result with what is true of them."""

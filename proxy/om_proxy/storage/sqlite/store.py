@@ -36,6 +36,7 @@ from om_proxy.storage.sql.columns import THREAD
 from om_proxy.storage.sql.committing import CommitMethods
 from om_proxy.storage.sql.encryption import SecretMethods, admit
 from om_proxy.storage.sql.events import EventMethods
+from om_proxy.storage.sql.forgotten_names import ForgottenNameMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods, hold_key_of
 from om_proxy.storage.sql.leases import LeaseMethods
 from om_proxy.storage.sql.ledger import LedgerMethods
@@ -54,7 +55,6 @@ from om_proxy.storage.sqlite.connection_worker import (
 )
 from om_proxy.storage.sqlite.eraser import Eraser, SqliteRecords
 from om_proxy.storage.sqlite.forgetting import SqliteForgetting
-from om_proxy.storage.sqlite.forgotten_names import delete_old_names
 from om_proxy.storage.sqlite.schema import (
     apply_migrations,
     check_schema,
@@ -101,6 +101,7 @@ class SqliteStore(
     ListingMethods,
     RestoringMethods,
     CommitMethods,
+    ForgottenNameMethods,
     SecretMethods,
 ):
     """The `Store` protocol on one file, which several processes may share. Call `await
@@ -362,7 +363,7 @@ class SqliteStore(
 
     async def prune(self, now: float) -> None:
         await self._writer.write(lambda db: event_rows.prune_events(db, now), is_background=True)
-        await self._writer.write(lambda db: delete_old_names(db, now), is_background=True)
+        await self._prune_names(now)
         await self._prune_records(now)
         await self._prune_ledger(now)
 
