@@ -22,6 +22,7 @@ from om_proxy.storage.postgres.commit import Commit
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.store import PostgresStore
 from om_proxy.storage.spooling.forgotten_threads import ForgottenThreads
+from om_proxy.storage.sql.forgotten_names import UPSERT_NAME
 from om_proxy.storage.values.changes import Change, ResourceWakeup
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation

@@ -42,7 +42,7 @@ from om_proxy.storage.postgres.removal import (
     remove_thread,
 )
 from om_proxy.storage.postgres.rewriting import PostgresRecords
-from om_proxy.storage.postgres.search import PostgresSearch, PostgresVectors
+from om_proxy.storage.postgres.search import PostgresSearch
 from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames
 from om_proxy.storage.promises import create_postgres_promise
 from om_proxy.storage.shared.event_encoding import encode_event
@@ -62,6 +62,7 @@ from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 from om_proxy.storage.sql.session import Session as SqlSession
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
+from om_proxy.storage.sql.vectors import VectorMethods
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import (
     Change,
@@ -100,7 +101,7 @@ class PostgresStore(
     EventMethods,
     LeaseMethods,
     PostgresSearch,
-    PostgresVectors,
+    VectorMethods,
     PostgresRecords,
     TenantMoveMethods,
     KeyRowMethods,

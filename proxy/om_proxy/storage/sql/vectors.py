@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Sequence
 
 from om_proxy.common.off_loop import run_off_loop
@@ -32,6 +31,17 @@ SELECT_MESSAGES = f"""SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message
 LACKS_ANY_VECTOR = f"""EXISTS (SELECT 1 FROM om.passage
     WHERE passage.thread_id = thread.id AND {_LACKS_VECTOR.format("$1")})"""
 
+# passages that go meanwhile are waited for, and get no vector
+LOCK_PASSAGES = "SELECT id FROM om.passage WHERE id = ANY ($1::bigint[]) ORDER BY id FOR KEY SHARE"
+# A passage's id may be used again. The chain tells the message with all that came before it.
+INSERT_VECTOR = f"""INSERT INTO om.passage_vector
+    SELECT passage.id, $4::text, $5::bytea FROM om.passage
+    JOIN om.message ON message.thread_id = passage.thread_id AND message.seq = passage.seq AND live = 1
+    WHERE passage.id = $6 AND place = 0 AND passage.seq = $7 AND chain = $8
+    AND passage.thread_id = ({FIND_THREAD})
+    ON CONFLICT (passage_id) DO UPDATE SET (model, vector) = (excluded.model, excluded.vector)
+    RETURNING 1"""
+
 _VECTOR_COLUMNS = (
     "passage.id, thread.thread, passage.seq, passage.role, passage.at, passage.length, vector"
 )
@@ -54,17 +64,6 @@ SELECT_VECTORS_AT = f"""SELECT {_VECTOR_COLUMNS} FROM json_array_elements($4::js
 class VectorMethods(SqlStore):
     """The `VectorIndex` of an SQL store."""
 
-    @abstractmethod
-    async def _insert_vectors(
-        self,
-        session: Session,
-        key: Key,
-        read: Sequence[UnembeddedMessage],
-        model: str,
-        vectors: Sequence[bytes],
-    ) -> int:
-        """Carry out `write_vectors`, inside a transaction."""
-
     async def read_unembedded(
         self, key: Key, model: str, limit: int
     ) -> tuple[UnembeddedMessage, ...]:
@@ -80,7 +79,7 @@ class VectorMethods(SqlStore):
         if self._masters:
             return 0
         return await self._write(
-            lambda session: self._insert_vectors(session, key, read, model, vectors),
+            lambda session: _insert_vectors(session, key, read, model, vectors),
             is_long=True,
         )
 
@@ -114,6 +113,22 @@ class VectorMethods(SqlStore):
             return ()
         parameters = (key.tenant, key.resource, model, json.dumps(places))
         return tuple(map(_decode_vector, await self._select(SELECT_VECTORS_AT, *parameters)))
+
+
+async def _insert_vectors(
+    session: Session,
+    key: Key,
+    read: Sequence[UnembeddedMessage],
+    model: str,
+    vectors: Sequence[bytes],
+) -> int:
+    """Carry out `write_vectors`, inside a transaction."""
+    await session.select(LOCK_PASSAGES, [each.passage_id for each in read])
+    rows = [
+        (*key, model, vector, each.passage_id, each.message.seq, each.message.chain)
+        for each, vector in zip(read, vectors, strict=True)
+    ]
+    return len(await session.select_many(INSERT_VECTOR, rows))
 
 
 async def _select_unembedded(

@@ -1,4 +1,4 @@
-"""Keep the index of messages in an SQLite file: find words in it, and write vectors.
+"""Keep the index of messages in an SQLite file, and find words in it.
 
 Triggers of the schema write and delete the words beside each passage. `bm25()` of FTS5 is never
 called: it reads each word's passages of all tenants.
@@ -9,13 +9,11 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.memory.recall.matching import NO_FILTER
-from om_proxy.storage.contract.passage_index import IndexCheck, UnembeddedMessage
+from om_proxy.storage.contract.passage_index import IndexCheck
 from om_proxy.storage.sql.search import FoundWord, SearchMethods, check_index
 from om_proxy.storage.sql.session import Session
-from om_proxy.storage.sql.vectors import FIND_THREAD, VectorMethods
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import Eraser
 from om_proxy.storage.sqlite.session import REQUEST_ERASURE, run_in_thread
@@ -31,14 +29,6 @@ FIND_FILTERED_WORD = """SELECT passage.id FROM passage_words
     AND (?5 IS NULL OR at >= ?5) AND (?6 = '[]' OR role IN (SELECT value FROM json_each(?6)))
     ORDER BY passage_words.rowid DESC LIMIT ?2"""
 CHECK_WORDS = "INSERT INTO passage_words (passage_words) VALUES ('integrity-check')"
-
-
-# A passage's id may be used again. The chain tells the message with all that came before it.
-INSERT_VECTOR = f"""INSERT INTO om.passage_vector SELECT passage.id, $4, $5 FROM om.passage
-    JOIN om.message ON message.thread_id = passage.thread_id AND message.seq = passage.seq AND live = 1
-    WHERE passage.id = $6 AND place = 0 AND passage.seq = $7 AND chain = $8
-    AND passage.thread_id = ({FIND_THREAD})
-    ON CONFLICT DO UPDATE SET (model, vector) = (excluded.model, excluded.vector) RETURNING 1"""
 
 
 class SqliteSearch(SearchMethods):
@@ -93,21 +83,3 @@ def _check_words_and_index(db: sqlite3.Connection) -> IndexCheck:
         damaged = ("the words of the index are damaged",)
     check = run_in_thread(check_index, db)
     return check._replace(faults=(*damaged, *check.faults))
-
-
-class SqliteVectors(VectorMethods):
-    """The `VectorIndex` of an SQLite file."""
-
-    async def _insert_vectors(
-        self,
-        session: Session,
-        key: Key,
-        read: Sequence[UnembeddedMessage],
-        model: str,
-        vectors: Sequence[bytes],
-    ) -> int:
-        written = 0
-        for each, vector in zip(read, vectors, strict=True):
-            place = (each.passage_id, each.message.seq, each.message.chain)
-            written += len(await session.select(INSERT_VECTOR, *key, model, vector, *place))
-        return written

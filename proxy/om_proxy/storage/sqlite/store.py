@@ -45,6 +45,7 @@ from om_proxy.storage.sql.restoring import RestoringMethods
 from om_proxy.storage.sql.session import IS_THREAD, Session, Work
 from om_proxy.storage.sql.tenant_move import TenantMoveMethods
 from om_proxy.storage.sql.thread_rows import ThreadRowMethods
+from om_proxy.storage.sql.vectors import VectorMethods
 from om_proxy.storage.sqlite import claiming, queries
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
@@ -63,7 +64,7 @@ from om_proxy.storage.sqlite.schema import (
     read_schema_row,
     require_own_database,
 )
-from om_proxy.storage.sqlite.search import SqliteSearch, SqliteVectors
+from om_proxy.storage.sqlite.search import SqliteSearch
 from om_proxy.storage.sqlite.session import ROW_ENCODER, SqliteSession, run_in_thread
 from om_proxy.storage.sqlite.version_probe import VersionProbe
 from om_proxy.storage.sqlite.writer_lock import WriterLock
@@ -92,7 +93,7 @@ class SqliteStore(
     EventMethods,
     LeaseMethods,
     SqliteSearch,
-    SqliteVectors,
+    VectorMethods,
     SqliteRecords,
     SqliteForgetting,
     TenantMoveMethods,
