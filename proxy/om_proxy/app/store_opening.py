@@ -132,7 +132,7 @@ async def check_keys_are_apart(settings: StorageSettings) -> None:
     if not settings.is_postgres or settings.keys_url is None or settings.keys_file is not None:
         return
     with _require_driver("storage.url", "PostgreSQL", "asyncpg", "postgres"):
-        from om_proxy.storage.postgres.same_database import are_one_database  # noqa: PLC0415 - the driver is an extra
+        from om_proxy.storage.postgres.key_store import are_one_database  # noqa: PLC0415 - the driver is an extra
     if await are_one_database(settings.url, settings.keys_url):
         raise ConfigError(f"storage.keys_url: it is the database of storage.url {BY_ANOTHER_NAME}")
 

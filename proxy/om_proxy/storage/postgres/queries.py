@@ -12,9 +12,10 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys, WrappedKey, list_key_ids
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row
+from om_proxy.storage.sql.columns import THREAD, list_names
 from om_proxy.storage.sql.session import IS_THREAD, Session
 
-_THREAD = ", ".join(f"thread.{name.strip()}" for name in row_decoding.THREAD_COLUMNS.split(","))
+_THREAD = list_names(THREAD, "thread.")
 # What stands beside the row of a thread is read by functions (migrations/0001_schema.sql). asyncpg decodes
 # within a record only types that a column of some statement has: so the NULLs.
 _TYPES_IN_RECORDS = "NULL::record[], NULL::bigint[], NULL::bytea[], NULL::float8[]"
@@ -173,7 +174,7 @@ def _apply_changes(held: Memory, row: Row | None, keys: HeldKeys) -> Memory | No
     )
 
 
-_LIVE_COUNT = [name.strip() for name in row_decoding.THREAD_COLUMNS.split(",")].index("live_count")
+_LIVE_COUNT = [*THREAD].index("live_count")
 
 
 async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> list[WrappedKey]:

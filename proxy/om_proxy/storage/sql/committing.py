@@ -21,6 +21,7 @@ class CommitMethods(SqlStore):
     """The `MemoryCommits` of an SQL store."""
 
     _secret: StoreSecret
+    _generations: int | None  # how many older generations of a log are kept; None: all
 
     @abstractmethod
     async def _write_commit(

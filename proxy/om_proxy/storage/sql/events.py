@@ -15,7 +15,7 @@ from om_proxy.storage.sql.session import Session, SqlStore, select_sealed_rows
 from om_proxy.storage.values.records import StoredEvent, WebhookState
 
 SELECT_WEBHOOK = "SELECT cursor, failures, cause, at FROM om.webhook WHERE name = $1"
-SELECT_OF_NAMED = """SELECT id FROM json_array_elements({}::json) AS named CROSS JOIN om.thread
+SELECT_OF_NAMED = """SELECT thread.id FROM json_array_elements({}::json) AS named CROSS JOIN om.thread
     WHERE tenant = (named.value ->> 0) AND resource = (named.value ->> 1)
     AND thread = (named.value ->> 2)"""
 

@@ -22,16 +22,13 @@ from om_proxy.storage.shared.difference import (
 )
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.forgetting import FirstTurn
+from om_proxy.storage.sql.columns import MESSAGE, OBSERVATION, REFLECTION, THREAD
 from om_proxy.storage.sql.forgotten_names import SELECT_FORGOTTEN_AT
 from om_proxy.storage.sql.thread_rows import PRUNE_OBSERVATIONS
 from om_proxy.storage.sqlite.events import insert_events, was_forgotten_since
 from om_proxy.storage.sqlite.queries import SELECT_VERSION, UNIX_NOW
 from om_proxy.storage.sqlite.session import INCREMENT_SEQUENCE, NEXT_VERSION, ROW_ENCODER, translate
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
-
-
-def _split_columns(text: str) -> list[str]:
-    return [name.strip().removeprefix("observation.") for name in text.split(",")]
 
 
 def _list_placeholders(count: int) -> str:
@@ -53,10 +50,10 @@ def _build_upsert(table: str, key: Sequence[str], columns: Sequence[str]) -> str
     )
 
 
-_THREAD_COLUMNS = _split_columns(row_decoding.THREAD_COLUMNS)
-_MESSAGE_COLUMNS = ["live", "parent", *_split_columns(row_decoding.MESSAGE_COLUMNS)[1:]]
+_THREAD_COLUMNS = [*THREAD]
+_MESSAGE_COLUMNS = [*MESSAGE][1:]  # without `seq`
 
-INSERT_THREAD = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {row_decoding.THREAD_COLUMNS})
+INSERT_THREAD = f"""INSERT INTO thread (id, version, created_at, tenant, resource, thread, {", ".join(_THREAD_COLUMNS)})
     VALUES ({NEXT_VERSION}, {NEXT_VERSION}, {UNIX_NOW}, {_list_placeholders(3 + len(_THREAD_COLUMNS))})
     ON CONFLICT DO NOTHING RETURNING id, version"""
 # Without what seldom changes: naming a column in SET rewrites its indexes, and texts would be
@@ -76,20 +73,14 @@ INSERT_INTERRUPTED = f"""INSERT INTO message (thread_id, seq, {", ".join(_MESSAG
     VALUES ({_list_placeholders(2 + len(_MESSAGE_COLUMNS))})"""
 SUPERSEDE_MISSING = """UPDATE message SET live = 0
     WHERE thread_id = ? AND live = 1 AND seq > ? AND seq NOT IN (SELECT value FROM json_each(?))"""
-UPSERT_OBSERVATIONS = _build_upsert(
-    "observation",
-    ("thread_id", "id"),
-    ["state", *_split_columns(row_decoding.OBSERVATION_COLUMNS)[1:]],
-)
+UPSERT_OBSERVATIONS = _build_upsert("observation", ("thread_id", "id"), [*OBSERVATION][1:])
 # A dropped chunk that an older generation holds is kept as an entry of that generation.
 MARK_AS_LOG = "UPDATE observation SET state = 'log' WHERE thread_id = ? AND id = ?"
 DROP_CHUNK = """DELETE FROM observation WHERE thread_id = ? AND id = ? AND NOT EXISTS (
     SELECT 1 FROM entry WHERE entry.thread_id = observation.thread_id AND observation_id = observation.id)"""
 SHORTEN_LOG = "DELETE FROM entry WHERE thread_id = ? AND generation = ? AND position >= ?"
 UPSERT_ENTRIES = _build_upsert("entry", ("thread_id", "generation", "position"), ["observation_id"])
-UPSERT_REFLECTION = _build_upsert(
-    "reflection", ("thread_id",), _split_columns(row_decoding.REFLECTION_COLUMNS)
-)
+UPSERT_REFLECTION = _build_upsert("reflection", ("thread_id",), [*REFLECTION])
 UPSERT_BEGINNING = _build_upsert("generation", ("thread_id", "number"), ["why", "at"])
 # Keep the newest ?2 generations that have entries, with this one.
 PRUNE_ENTRIES = """DELETE FROM entry WHERE thread_id = ?1 AND generation NOT IN (

@@ -3,37 +3,29 @@ what is erased after it."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.encryption.key_store import DoomedKeys
-from om_proxy.storage.encryption.keyring import CommitKeys
+from om_proxy.storage.sql.committing import CommitMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sqlite import removal
 from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
 from om_proxy.storage.sqlite.queries import select_rows
-from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.values.records import ForgetResult
 
 
-class SqliteForgetting(KeyRowMethods):
+class SqliteForgetting(CommitMethods, KeyRowMethods):
     """The `StoredRemoval` of an SQLite file."""
 
     _writer: ConnectionWorker
     _reader: ConnectionWorker
     _eraser: Eraser | None  # None: the store is in memory
     _doomed: DoomedKeys
-    _secret: StoreSecret
-    _generations: int | None
-
-    @abstractmethod
-    def _prepare_keys(self, before: Memory, after: Memory) -> Awaitable[CommitKeys]:
-        """Return what a commit is encrypted with."""
 
     async def forget(
         self,

@@ -96,12 +96,12 @@ class SqliteStore(
     VectorMethods,
     SqliteRecords,
     SqliteForgetting,
+    CommitMethods,
     TenantMoveMethods,
     KeyRowMethods,
     LedgerMethods,
     ListingMethods,
     RestoringMethods,
-    CommitMethods,
     ForgottenNameMethods,
     SecretMethods,
 ):

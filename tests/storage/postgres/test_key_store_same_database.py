@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from om_proxy.common.errors import StorageError
-from om_proxy.storage.postgres.same_database import are_one_database
+from om_proxy.storage.postgres.key_store import are_one_database
 from tests.support.own_postgres import own_postgres
 from tests.support.postgres_server import find_pooler_url
 
