@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite import eraser, removal
+from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.changes import ForgetBatch
 from tests.storage.canary_threads import Cells, read_sqlite
@@ -118,7 +119,7 @@ async def test_a_batch_ends_when_its_time_is_over(store: SqliteStore) -> None:
     while not batches or not batches[-1].is_last:
         batch = await store._writer.run(
             lambda db: removal.remove_batch(
-                db, *KEY[:2], None, store._keys, clock=lambda: next(times)
+                SqliteSession(db), *KEY[:2], None, store._keys, clock=lambda: next(times)
             )
         )
         batches.append(batch)
@@ -190,7 +191,9 @@ async def test_what_mentions_a_thread_is_not_removed_in_one_hop(store: SqliteSto
 
     async def remove(key: Key) -> object:
         return await store._writer.write(
-            lambda db: removal.remove_lone_thread(db, key, None, "label", None)
+            lambda db: run_in_thread(
+                lambda s: removal.remove_lone_thread(s, key, None, "label", None), db
+            )
         )
 
     assert await remove(key) is None

@@ -54,7 +54,7 @@ from om_proxy.storage.sql.thread_rows import PRUNE_OBSERVATIONS
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow, create_conflict
 from om_proxy.storage.values.records import MAX_EVENTS
 
-# shared by commits that keep look-ups; who forgets holds it alone (`quotes`)
+# shared by commits that keep look-ups; who forgets holds it alone (`removal`)
 LOOK_UPS_LOCK = "6, hashtext($1::text || ' ' || $2::text)"
 SHARE_LOOK_UPS = f"SELECT pg_advisory_xact_lock_shared({LOOK_UPS_LOCK})"
 SUPERSEDE_MISSING = f"""UPDATE om.message SET live = {row_decoding.SUPERSEDED}, v = $2::bigint

@@ -167,9 +167,8 @@ async def delete_events(session: SqlSession, thread_ids: Sequence[int]) -> int:
     return int(count)
 
 
-async def erase_event_texts(session: Session, thread_ids: Sequence[int]) -> None:
-    """Take the words of a conversation out of the events of these threads, which keep their places,
-    inside a transaction."""
+async def erase_event_texts(session: SqlSession, thread_ids: Sequence[int]) -> None:
+    """Carry out `Remover._erase_event_texts`."""
     found = await session.select(SELECT_WITH_TEXT, list(thread_ids), list(TYPES_WITHOUT_TEXT))
     without = [
         (id_, remove_texts(type_, data), data, is_sealed) for id_, type_, data, is_sealed in found
@@ -180,9 +179,8 @@ async def erase_event_texts(session: Session, thread_ids: Sequence[int]) -> None
     await _update_data(session, changed)
 
 
-async def remove_from_log_events(session: Session, log_id: int, thread: str) -> int:
-    """Take a thread out of the events of the log that it shared, and all texts with it, inside a
-    transaction. Return how many went."""
+async def remove_from_log_events(session: SqlSession, log_id: int, thread: str) -> int:
+    """Carry out `Remover._remove_from_events`."""
     await erase_event_texts(session, [log_id])
     found = await session.select(SELECT_OF_ROW, log_id)
     removal = remove_thread([(id_, type_, data) for id_, type_, data in found], thread)
@@ -193,7 +191,7 @@ async def remove_from_log_events(session: Session, log_id: int, thread: str) -> 
     return len(removal.deleted)
 
 
-async def _update_data(session: Session, changed: Sequence[tuple[int, str]]) -> None:
+async def _update_data(session: SqlSession, changed: Sequence[tuple[int, str]]) -> None:
     if changed:
         ids, data = zip(*changed, strict=True)
         await session.execute(UPDATE_DATA, list(ids), list(data))

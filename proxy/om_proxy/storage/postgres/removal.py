@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 
 from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import RECENT_MARKS, RESOURCE_THREAD, Key, Memory, resource_key
-from om_proxy.storage.encoding import encode_parts
-from om_proxy.storage.encryption.keyring import Keyring
-from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, RowCipher, list_key_ids
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
+from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
+from om_proxy.storage.encryption.row_cipher import PLAIN, HeldKeys, list_key_ids
 from om_proxy.storage.postgres.commit import LOOK_UPS_LOCK, Commit, SharedCommit
 from om_proxy.storage.postgres.events import (
     delete_events,
@@ -25,26 +24,19 @@ from om_proxy.storage.postgres.events import (
     remove_from_log_events,
 )
 from om_proxy.storage.postgres.queries import select_memories
-from om_proxy.storage.postgres.rows import ROW_ENCODER
-from om_proxy.storage.postgres.session import NEXT_VERSION, Session
-from om_proxy.storage.shared import row_decoding
+from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.shared.event_encoding import encode_event, seal_event
 from om_proxy.storage.shared.forgetting import (
     LabelThread,
     count_batch_threads,
-    plan_log_removal,
-    uncover_thread,
 )
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql.columns import Columns, list_names, transpose, write_unnest
-from om_proxy.storage.sql.key_rows import hold_key
+from om_proxy.storage.sql.columns import transpose
 from om_proxy.storage.sql.ledger import fold_resource
 from om_proxy.storage.sql.listing import ACTIVE_AT, SLOT_OF
-from om_proxy.storage.sql.quotes import HAS_LOOK_UPS, remove_look_ups, remove_quotes
-from om_proxy.storage.sql.reencryption import change_key
-from om_proxy.storage.sql.session import IS_THREAD, OF_THREAD, UNIX_NOW
+from om_proxy.storage.sql.removal import HAS_LOOK_UPS, Remover, remove_look_ups, remove_quotes
+from om_proxy.storage.sql.session import IS_THREAD
 from om_proxy.storage.sql.session import Session as SqlSession
-from om_proxy.storage.sql.thread_rows import select_generations
 from om_proxy.storage.values.changes import (
     Change,
     ForgetBatch,
@@ -71,35 +63,10 @@ DELETE_ROWS = """WITH gone_messages AS (DELETE FROM om.message WHERE thread_id =
         (SELECT count(DISTINCT (thread_id, generation)) FROM gone_entries), (SELECT count(*) FROM gone_reflections)"""
 SELECT_KEYS = "SELECT key_id, others FROM om.thread WHERE id = ANY ($1::bigint[])"
 DELETE_LEASE = f"DELETE FROM om.lease WHERE {IS_THREAD}"
-CLEAR_OTHERS = f"""UPDATE om.thread SET others = '', version = {NEXT_VERSION}
-    WHERE tenant = $1 AND resource = $2 AND others <> ''"""
-SET_DUE_NOW = f"UPDATE om.thread SET due = {UNIX_NOW} WHERE {IS_THREAD}"
-DELETE_ENTRIES = f"DELETE FROM om.entry WHERE {OF_THREAD} AND observation_id = ANY ($4::bigint[])"
-DELETE_OBSERVATIONS = f"DELETE FROM om.observation WHERE {OF_THREAD} AND id = ANY ($4::bigint[])"
-SELECT_TAIL = f"SELECT {row_decoding.MESSAGE_COLUMNS} FROM om.message WHERE {OF_THREAD} AND live = 1 AND seq > $4 ORDER BY seq"
-SELECT_RECENT = f"""SELECT {row_decoding.MARK_COLUMNS} FROM om.message WHERE {OF_THREAD} AND live = 1 AND seq <= $4
-    ORDER BY seq DESC LIMIT {RECENT_MARKS}"""
-COUNT_COVERED = f"""SELECT count(*), coalesce(sum(tokens), 0)::bigint FROM om.message
-    WHERE {OF_THREAD} AND live = 1 AND seq <= $4"""
-
-
 # these rows, and with the shared log all whose prompts tell of other threads
 SELECT_ERASED = """SELECT id, thread, version, key_id FROM om.thread
     WHERE tenant = $1 AND resource = $2 AND (thread = ANY ($3::text[]) OR others <> '' AND '' = ANY ($3::text[]))
     ORDER BY thread = '', thread"""
-_BLANK: Columns = {
-    "id": "bigint",
-    "text": "bytea",
-    "tokens": "bigint",
-    "task": "bytea",
-    "suggestion": "bytea",
-    "title": "bytea",
-    "parts": "bytea",
-}
-_BLANK_VALUES = [name for name in _BLANK if name != "id"]
-UPDATE_NOTES = f"""UPDATE om.observation SET ({list_names(_BLANK_VALUES)}) = ROW ({list_names(_BLANK_VALUES, "blank.")})
-    FROM {write_unnest(_BLANK, 2, "blank")} WHERE thread_id = $1 AND observation.id = blank.id"""
-SELECT_IDS = "SELECT id FROM om.thread WHERE tenant = $1 AND resource = $2"
 
 
 class ThreadCame(StorageError):
@@ -171,7 +138,8 @@ async def remove_thread(
         sharers = sorted(row[0] for row in locked if row[3] and row[1] != key.thread)
         names = {row[0]: row[1] for row in locked}
         others = [key._replace(thread=names[id_]) for id_ in sharers]
-        removed = await _remove_from_log(session, log[0], key, others, label_of, removed, keyring)
+        part = await _remove_from_log(session, log[0], key, others, label_of, keyring)
+        removed = removed.add(part)
     if key.thread != RESOURCE_THREAD:
         await remove_quotes(session, key, label_of(key), keyring)
     await fold_resource(session, key.tenant, key.resource)
@@ -184,73 +152,37 @@ async def _remove_from_log(
     key: Key,
     others: Sequence[Key],
     label_of: LabelThread,
-    removed: ForgetResult,
     keyring: Keyring,
 ) -> ForgetResult:
-    """Remove the thread's part from the shared log. Return `removed` with that part added.
-    `others`: the threads that keep sharing it. A log whose key is destroyed is nothing that anybody
-    can read: it stays with them."""
+    """Remove the thread's part from the shared log. Return what was removed. `others`: the threads
+    that keep sharing it. A log whose key is destroyed is nothing that anybody can read: it stays with
+    them."""
     if not others:
         log_result = await delete_rows(session, [log_id], keyring)
         await session.execute(DELETE_LEASE, *resource_key(key))
-        return removed.add(log_result._replace(threads=0))
+        return log_result._replace(threads=0)
     [(key_id, _)] = await session.select(SELECT_KEYS, [log_id])
     if await keyring.is_destroyed(session, key_id):
-        return removed
-    # they may hold the thread's words
-    event_count = await remove_from_log_events(session, log_id, key.thread)
-    [shared_log] = await select_memories(session, [resource_key(key)], keyring)
-    older_generations = await select_generations(
-        session, shared_log.key, keyring, shared_log.log.generation
-    )
-    [(now,)] = await session.select(f"SELECT {UNIX_NOW}")
-    plan = plan_log_removal(shared_log, older_generations, key, others, label_of, now)
-    await _commit(session, shared_log, plan.log, keyring)
-    for sql in (DELETE_ENTRIES, DELETE_OBSERVATIONS):
-        await session.execute(sql, *shared_log.key, list(plan.observations))
-    for other, coverage in plan.uncovered:
-        [thread] = await select_memories(session, [other], keyring)
-        await _uncover_thread(session, thread, plan.log, label_of(other), coverage, keyring)
-    if plan.uncovered:
-        # messages that are in a tail again may be due
-        await session.execute(SET_DUE_NOW, *shared_log.key)
-    await session.execute(CLEAR_OTHERS, *key[:2])
-    # backups hold what it told of the thread
-    await change_key(session, log_id, keyring)
-    part = plan.add_to(ForgetResult(events=event_count))
-    return removed.add(mark_bytes(part, [key_id], keyring))
+        return ForgetResult()
+    part = await PostgresRemover(session, keyring).remove_from_log(key, others, label_of)
+    return mark_bytes(part, [key_id], keyring)
 
 
-async def _commit(session: Session, before: Memory, after: Memory, keyring: Keyring) -> None:
-    held = await hold_key(session, before, keyring)
-    keys = await keyring.write_new(keyring.plan_commit(before, after, held))
-    commit = Commit(before, after, keys=keys)
-    await commit.write(session)
+class PostgresRemover(Remover[Session]):
+    """The `Remover` of a PostgreSQL schema."""
 
+    async def _load(self, key: Key) -> Memory:
+        [memory] = await select_memories(self._session, [key], self._keyring)
+        return memory
 
-async def _uncover_thread(
-    session: Session,
-    thread: Memory,
-    shared_log: Memory,
-    label: str,
-    coverage: int,
-    keyring: Keyring,
-) -> None:
-    """Write a thread of which the log now covers less, up to the seq `coverage`."""
-    parameters = (*thread.key, coverage)
-    recent_rows = await session.select(SELECT_RECENT, *parameters)
-    tail_rows = await session.select(SELECT_TAIL, *parameters)
-    [(count, tokens)] = await session.select(COUNT_COVERED, *parameters)
-    cipher = (await hold_key(session, thread, keyring)).row
-    after = uncover_thread(
-        thread,
-        shared_log,
-        label,
-        tuple(row_decoding.decode_mark(tuple(row)) for row in reversed(recent_rows)),
-        tuple(row_decoding.decode_message(tuple(row), cipher) for row in tail_rows),
-        (count, tokens),
-    )
-    await _commit(session, thread, after, keyring)
+    async def _write_commit(self, before: Memory, after: Memory, keys: CommitKeys) -> None:
+        await Commit(before, after, keys=keys).write(self._session)
+
+    async def _erase_event_texts(self, thread_ids: Sequence[int]) -> None:
+        await erase_event_texts(self._session, thread_ids)
+
+    async def _remove_from_events(self, log_id: int, thread: str) -> int:
+        return await remove_from_log_events(self._session, log_id, thread)
 
 
 async def commit_erasing(
@@ -259,6 +191,7 @@ async def commit_erasing(
     commit: SharedCommit,
     erasures: Sequence[NoteErasure],
     held: HeldKeys,
+    keyring: Keyring,
 ) -> WrittenRow:
     """Overwrite stored entries and write the commit, inside a transaction
     (`Store.commit_erasing`). Raise Conflict before anything is written. `held`: the keys of the
@@ -273,30 +206,14 @@ async def commit_erasing(
     version = stored[key][2] if key in stored else 0
     if version != change.before.version:
         raise create_conflict(change.before)
+    remover = PostgresRemover(session, keyring)
     for erasure in erasures:
         row = stored[erasure.key]
-        await _overwrite_entries(session, row[0], erasure, held.find(row[3]))
+        await remover.overwrite_notes(row[0], erasure, held.find(row[3]))
         if erasure.key != key:
             await session.raise_versions([row[0]])
     written, _ = await commit.write(session)
     return written
-
-
-async def _overwrite_entries(
-    session: Session, thread_id: int, erasure: NoteErasure, cipher: RowCipher
-) -> None:
-    columns = []
-    for entry in erasure.blanks:
-        text, *hints = ROW_ENCODER.encode_notes(entry, cipher)
-        columns.append((entry.id, text, entry.tokens, *hints, encode_parts(entry.parts)))
-    if columns:
-        await session.execute(UPDATE_NOTES, thread_id, *transpose(columns, _BLANK))
-    # their events hold the same words
-    ids = [thread_id]
-    if erasure.key.thread == RESOURCE_THREAD:
-        ids = [row[0] for row in await session.select(SELECT_IDS, *erasure.key[:2])]
-        await session.execute(CLEAR_OTHERS, *erasure.key[:2])
-    await erase_event_texts(session, ids)
 
 
 # The threads of a batch: few enough for a short transaction, or one that is larger.
@@ -352,7 +269,7 @@ async def remove_batch(
         await insert_events(session, tenant, None, events)
     resources = {key.resource for key in threads.values()}
     for name in sorted(resources):
-        await session.execute(CLEAR_OTHERS, tenant, name)
+        await session.clear_others(tenant, name)
         await remove_look_ups(session, tenant, name)
     # a thread may have begun meanwhile
     is_last = is_last and not await session.select(SELECT_BATCH, tenant, resource)

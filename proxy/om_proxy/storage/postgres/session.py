@@ -25,6 +25,8 @@ NEXT_VERSION = "nextval('om.version')"
 # `rewound`: those who hold a thread read it in full
 RAISE_VERSIONS = f"""UPDATE om.thread SET version = drawn.version, rewound = drawn.version
     FROM (SELECT {NEXT_VERSION} AS version) AS drawn WHERE id = ANY ($1::bigint[])"""
+CLEAR_OTHERS = f"""UPDATE om.thread SET others = '', version = {NEXT_VERSION}
+    WHERE tenant = $1 AND resource = $2 AND others <> ''"""
 
 
 class SchemaNames:
@@ -85,6 +87,9 @@ class Session:
 
     async def raise_versions(self, ids: Sequence[int]) -> None:
         await self.execute(RAISE_VERSIONS, list(ids))
+
+    async def clear_others(self, tenant: str, resource: str) -> None:
+        await self.execute(CLEAR_OTHERS, tenant, resource)
 
     async def request_erasure(self) -> None:
         """Do nothing: a server rewrites its tables when it is told to (rewriting.py)."""

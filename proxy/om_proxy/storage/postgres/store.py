@@ -424,7 +424,7 @@ class PostgresStore(
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
         row = await self._transact_locking(
-            lambda s: commit_erasing(s, change, commit, erasures, held)
+            lambda s: commit_erasing(s, change, commit, erasures, held, self._keys)
         )
         count = sum(len(erasure.blanks) for erasure in erasures)
         await self._doomed.destroy()  # of what was told of other threads; the notes' own key stays

@@ -59,6 +59,9 @@ class Session(Protocol):
     async def raise_versions(self, ids: Sequence[int]) -> None:
         """Give threads new versions, so that those who hold them read them in full."""
 
+    async def clear_others(self, tenant: str, resource: str) -> None:
+        """Take out what the threads of a resource were told of each other. Those get new versions."""
+
     async def request_erasure(self) -> None:
         """Ask for the bytes of removed rows to be overwritten, if the database can do that."""
 

@@ -29,7 +29,6 @@ from om_proxy.storage.values.records import (
 INSERT_EVENT = (
     "INSERT INTO event (tenant, thread_id, at, type, data, sealed) VALUES (?, ?, ?, ?, ?, ?)"
 )
-SELECT_THREAD_ID = f"SELECT id FROM thread WHERE {IS_THREAD}"
 SELECT_THREAD_KEY = f"SELECT id, key_id FROM thread WHERE {IS_THREAD}"
 SELECT_OF_THREAD = "SELECT id, type, data FROM event WHERE thread_id = ?"
 NEWEST_EVENT = "SELECT seq FROM sqlite_sequence WHERE name = 'event'"
@@ -96,20 +95,20 @@ def insert_thread_events(
     return True
 
 
-def erase_event_texts(db: sqlite3.Connection, thread_id: int) -> None:
-    """Take the words of a conversation out of the events of a thread, which keep their places."""
-    db.execute(ERASE_TEXTS, (thread_id,))
+async def erase_event_texts(session: Session, thread_ids: Sequence[int]) -> None:
+    """Carry out `Remover._erase_event_texts`."""
+    await session.execute_many(ERASE_TEXTS, [(id_,) for id_ in thread_ids])
 
 
-def remove_from_log_events(db: sqlite3.Connection, log: Key, thread: str) -> int:
-    """Take a thread out of the events of the log that it shared, and all texts with it. Return how
-    many went."""
-    (log_id,) = db.execute(SELECT_THREAD_ID, log).fetchone()
-    erase_event_texts(db, log_id)
-    removal = remove_thread(db.execute(SELECT_OF_THREAD, (log_id,)).fetchall(), thread)
-    db.executemany("DELETE FROM event WHERE id = ?", [(id_,) for id_ in removal.deleted])
+async def remove_from_log_events(session: Session, log_id: int, thread: str) -> int:
+    """Carry out `Remover._remove_from_events`."""
+    await erase_event_texts(session, [log_id])
+    found = await session.select(SELECT_OF_THREAD, log_id)
+    removal = remove_thread([(id_, type_, data) for id_, type_, data in found], thread)
+    deleted = [(id_,) for id_ in removal.deleted]
+    await session.execute_many("DELETE FROM event WHERE id = ?", deleted)
     changed = [(data, id_) for id_, data in removal.changed]
-    db.executemany("UPDATE event SET data = ? WHERE id = ?", changed)
+    await session.execute_many("UPDATE event SET data = ? WHERE id = ?", changed)
     return len(removal.deleted)
 
 

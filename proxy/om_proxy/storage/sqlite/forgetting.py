@@ -4,6 +4,7 @@ what is erased after it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
@@ -15,6 +16,7 @@ from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
 from om_proxy.storage.sqlite.queries import select_rows
+from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
 from om_proxy.storage.values.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.values.records import ForgetResult
 
@@ -39,16 +41,17 @@ class SqliteForgetting(CommitMethods, KeyRowMethods):
         write-ahead log is truncated."""
         label_of = await self._secret.create_labeler()
         label = label_of(key)
-        lone = await self._writer.write(
-            lambda db: removal.remove_lone_thread(db, key, expected_version, label, event),
-            is_background=defers_erasure,
+        remove_lone = partial(
+            run_in_thread,
+            lambda s: removal.remove_lone_thread(s, key, expected_version, label, event),
         )
+        lone = await self._writer.write(remove_lone, is_background=defers_erasure)
         if lone is not None:
             removed = lone.settle_keys(self._keys)
         else:
             removed = await self._writer.run(
                 lambda db: removal.remove_thread(
-                    db, key, expected_version, label_of, event, self._keys
+                    SqliteSession(db), key, expected_version, label_of, event, self._keys
                 ),
                 is_background=defers_erasure,
             )
@@ -68,7 +71,7 @@ class SqliteForgetting(CommitMethods, KeyRowMethods):
         defers_erasure = active_before is not None
         batch = await self._writer.run(
             lambda db: removal.remove_batch(
-                db, tenant, resource, describe_forgotten, self._keys, active_before
+                SqliteSession(db), tenant, resource, describe_forgotten, self._keys, active_before
             ),
             is_background=defers_erasure,
         )
@@ -91,9 +94,11 @@ class SqliteForgetting(CommitMethods, KeyRowMethods):
         held = await self._hold_erased(erasures)
         keys = await self._prepare_keys(change.before, change.after)
         commit = SharedCommit(change, None, wakeup, self._generations, [keys])
-        row = await self._writer.write(
-            lambda db: removal.commit_erasing(db, commit, erasures, held)
+        write = partial(
+            run_in_thread,
+            lambda s: removal.commit_erasing(s, commit, erasures, held, self._keys),
         )
+        row = await self._writer.write(write)
         count = sum(len(erasure.blanks) for erasure in erasures)
         erased = await self._erase(ForgetResult(observations=count))
         return row.add_to(change.after), erased

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterable
-from functools import lru_cache
+from collections.abc import Awaitable, Callable, Iterable
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 import aiosqlite
@@ -16,7 +16,6 @@ from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql import session as sql_session
 from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.rows import RowEncoder
-from om_proxy.storage.sql.session import Work
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.queries import UNIX_NOW
 
@@ -26,6 +25,8 @@ NEXT_VERSION = "(SELECT value + 1 FROM sequence)"
 INCREMENT_SEQUENCE = "UPDATE sequence SET value = value + 1"
 DRAW_VERSION = f"{INCREMENT_SEQUENCE} RETURNING value"
 RAISE_VERSIONS = f"UPDATE om.thread SET version = {NEXT_VERSION} WHERE id = ANY ($1::bigint[])"
+CLEAR_OTHERS = f"""UPDATE om.thread SET others = '', version = {NEXT_VERSION}
+    WHERE tenant = $1 AND resource = $2 AND others <> ''"""
 REQUEST_ERASURE = "UPDATE erasure SET asked = asked + 1"  # in the transaction that forgets
 
 _SQLITE_BY_PATTERN = tuple(
@@ -96,28 +97,33 @@ class SqliteSession:
     def __init__(self, connection: aiosqlite.Connection) -> None:
         self._connection = connection
 
-    async def _run(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        return await run_in_connection_thread(self._connection, run)
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run work in the connection's thread."""
+        return await run_in_connection_thread(self._connection, work)
+
+    async def run_together(self, work: Callable[[ThreadSession], Awaitable[T]]) -> T:
+        """Run work of several statements with one hop; see `run_in_thread`."""
+        return await self.run(partial(run_in_thread, work))
 
     async def select(self, sql: str, *parameters: Any) -> list[Row]:
-        return await self._run(lambda db: db.execute(translate(sql), bind(parameters)).fetchall())
+        return await self.run(lambda db: db.execute(translate(sql), bind(parameters)).fetchall())
 
     async def execute(self, sql: str, *parameters: Any) -> None:
         await self.select(sql, *parameters)
 
     async def execute_many(self, sql: str, parameters: Iterable[Row]) -> None:
-        await self._run(lambda db: db.executemany(translate(sql), parameters))
+        await self.run(lambda db: db.executemany(translate(sql), parameters))
 
     async def select_many(self, sql: str, parameters: Iterable[Row]) -> list[Row]:
         def select(db: sqlite3.Connection) -> list[Row]:
             return [found for row in parameters for found in db.execute(translate(sql), row)]
 
-        return await self._run(select)
+        return await self.run(select)
 
     async def insert(self, table: str, columns: Columns, rows: Iterable[Row]) -> None:
         values = ", ".join("?" * len(columns))
         sql = f"INSERT INTO {table} ({list_names(columns)}) VALUES ({values})"
-        await self._run(lambda db: db.executemany(sql, rows))
+        await self.run(lambda db: db.executemany(sql, rows))
 
     async def draw_version(self) -> int:
         [(version,)] = await self.select(DRAW_VERSION)
@@ -125,6 +131,10 @@ class SqliteSession:
 
     async def raise_versions(self, ids: Iterable[int]) -> None:
         await self.execute(RAISE_VERSIONS, [*ids])
+        await self.execute(INCREMENT_SEQUENCE)
+
+    async def clear_others(self, tenant: str, resource: str) -> None:
+        await self.execute(CLEAR_OTHERS, tenant, resource)
         await self.execute(INCREMENT_SEQUENCE)
 
     async def request_erasure(self) -> None:
@@ -137,11 +147,13 @@ class ThreadSession(SqliteSession):
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
 
-    async def _run(self, run: Callable[[sqlite3.Connection], T]) -> T:
-        return run(self.connection)
+    async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        return work(self.connection)
 
 
-def run_in_thread(work: Work[T], connection: sqlite3.Connection) -> T:
+def run_in_thread(
+    work: Callable[[ThreadSession], Awaitable[T]], connection: sqlite3.Connection
+) -> T:
     """Run work in the connection's thread. It may wait for nothing but its session, which answers at
     once: so its first step is its last."""
     steps = work(ThreadSession(connection)).__await__()
