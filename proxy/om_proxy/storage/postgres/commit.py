@@ -17,13 +17,14 @@ from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Message, resource_key
 from om_proxy.storage.encryption.keyring import NO_COMMIT_KEYS, CommitKeys, changes_others
 from om_proxy.storage.encryption.row_cipher import RowCipher
-from om_proxy.storage.postgres import rows
 from om_proxy.storage.postgres.events import was_forgotten_since
-from om_proxy.storage.postgres.session import Session
+from om_proxy.storage.postgres.session import ROW_ENCODER, Session
 from om_proxy.storage.postgres.turn_statement import (
     COMPARED,
     MAX_MESSAGE_ROWS,
+    THREAD,
     TurnShape,
+    encode_thread,
     write_turn,
 )
 from om_proxy.storage.shared import row_decoding
@@ -137,13 +138,13 @@ class Commit:
         self.keys = keys
         cipher = keys.ciphers.row
         writes_others = changes_others(before, after)
-        row = rows.encode_thread(after, keys.ciphers, writes_others=writes_others)
+        row = encode_thread(after, keys.ciphers, writes_others=writes_others)
         self._messages = [
-            rows.ROW_ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
+            ROW_ENCODER.encode_message(placed, row_decoding.LIVE, cipher)
             for placed in difference.messages
         ]
         self._messages += [
-            rows.ROW_ENCODER.encode_message(placed, row_decoding.INTERRUPTED, cipher)
+            ROW_ENCODER.encode_message(placed, row_decoding.INTERRUPTED, cipher)
             for placed in difference.interrupted
         ]
         self._events = [seal_event(encode_event(event), cipher) for event in events[-MAX_EVENTS:]]
@@ -158,7 +159,7 @@ class Commit:
             before.title != after.title,
             writes_others,
         )
-        values = dict(zip(rows.THREAD, row, strict=True))
+        values = dict(zip(THREAD, row, strict=True))
         self._thread_row = [values[name] for name in self._shape.columns]
         kept_count = count_kept_generations(before, after, generations)
         if kept_count is not None:
@@ -300,7 +301,7 @@ def _list_statements(after: Memory, difference: Difference, cipher: RowCipher) -
         statements.append(Statement(SUPERSEDE_MISSING, (after.coverage, kept_seqs), True))
     if difference.observations:
         observations = [
-            rows.ROW_ENCODER.encode_observation(entry, state, cipher)
+            ROW_ENCODER.encode_observation(entry, state, cipher)
             for entry, state in difference.observations
         ]
         columns = transpose(observations, OBSERVATION)
@@ -318,7 +319,7 @@ def _list_statements(after: Memory, difference: Difference, cipher: RowCipher) -
     if difference.has_new_reflection:
         statements.append(
             Statement(
-                UPSERT_REFLECTION, rows.ROW_ENCODER.encode_reflection(log.reflection, cipher), True
+                UPSERT_REFLECTION, ROW_ENCODER.encode_reflection(log.reflection, cipher), True
             )
             if log.reflection
             else Statement(DELETE_REFLECTION)

@@ -14,10 +14,12 @@ from typing import Any
 import asyncpg
 
 from om_proxy.common.errors import ConfigError
-from om_proxy.storage.postgres.rows import ROW_ENCODER
+from om_proxy.storage.encoding import encode_text
 from om_proxy.storage.shared.row_decoding import Row
+from om_proxy.storage.shared.row_encoding import RowEncoder
 from om_proxy.storage.sql.columns import Columns, transpose, write_insert
 
+ROW_ENCODER = RowEncoder(encode_text)  # every text from outside becomes bytes
 # A name that PostgreSQL takes as it is, within its limit of 63 bytes; it cannot hold a quote.
 SCHEMA_NAME = re.compile(r"[a-z_][a-z0-9_]{0,62}")
 _OWN_SCHEMA = re.compile(r"\bom\.")

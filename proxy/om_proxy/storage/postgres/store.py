@@ -19,14 +19,12 @@ from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.contract.status import Promise
-from om_proxy.storage.encryption.key_rotation import KeyRotation
-from om_proxy.storage.encryption.key_store import DoomedKeys
+from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.postgres import (
     claiming,
     queries,
-    rows,
     schema,
 )
 from om_proxy.storage.postgres import events as event_rows
@@ -43,7 +41,8 @@ from om_proxy.storage.postgres.removal import (
 )
 from om_proxy.storage.postgres.rewriting import PostgresRecords
 from om_proxy.storage.postgres.search import PostgresSearch
-from om_proxy.storage.postgres.session import NEXT_VERSION, SchemaNames
+from om_proxy.storage.postgres.session import NEXT_VERSION, ROW_ENCODER, SchemaNames
+from om_proxy.storage.postgres.turn_statement import THREAD, encode_thread
 from om_proxy.storage.promises import create_postgres_promise
 from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.shared.forgetting import FirstTurn
@@ -119,8 +118,8 @@ class PostgresStore(
     _log_tokens = "log_tokens"
     _reflected_tokens = "reflected_tokens"
     _info_columns = write_info_columns(_log_tokens)
-    _encoder = rows.ROW_ENCODER
-    _thread_columns = rows.THREAD
+    _encoder = ROW_ENCODER
+    _thread_columns = THREAD
     _version_columns = ("version", "rewound")
     _newest_event = event_rows.NEWEST_EVENT
     _rows_have_versions = True
@@ -364,7 +363,7 @@ class PostgresStore(
 
     @staticmethod
     def _encode_thread(memory: Memory, ciphers: ThreadCiphers) -> Row:
-        return rows.encode_thread(memory, ciphers, writes_others=True)
+        return encode_thread(memory, ciphers, writes_others=True)
 
     async def _delete_version(self, session: SqlSession, key: Key, version: int) -> bool:
         for id_, stored_version in await session.select(LOCK_THREAD, *key):

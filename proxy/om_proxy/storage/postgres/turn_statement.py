@@ -9,9 +9,11 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
+from om_proxy.memory.model import Memory
+from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.postgres.events import write_event_id
-from om_proxy.storage.postgres.rows import THREAD
-from om_proxy.storage.postgres.session import NEXT_VERSION
+from om_proxy.storage.postgres.session import NEXT_VERSION, ROW_ENCODER
+from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import (
     DATA_KEY,
     EVENT,
@@ -22,8 +24,18 @@ from om_proxy.storage.sql.columns import (
     write_unnest,
     write_values,
 )
+from om_proxy.storage.sql.columns import (
+    THREAD as SHARED_THREAD,
+)
 from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 
+# SQLite finds the last three in the title and the state
+THREAD: Columns = {
+    **SHARED_THREAD,
+    "has_plain_title": "boolean",
+    "log_tokens": "bigint",
+    "reflected_tokens": "bigint",
+}
 _KEY_PARAMETERS = 3
 _NAME_PARAMETERS = 2  # behind the columns of a new row
 # So many messages are parameters of their own: arrays take half as much again of our time. Each
@@ -45,6 +57,27 @@ _KEY_ID = 5 + len(COMPARED)  # the number of a parameter
 # Seldom changed: an index names the title, and texts would be encrypted again.
 _TITLE = ("title", "has_plain_title")
 _OTHERS = ("others",)
+
+
+def has_plain_title(title: str | None) -> bool:
+    """Return whether the title can be searched by what it begins with: it has no lone surrogate."""
+    if title is None:
+        return False
+    try:
+        title.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def encode_thread(memory: Memory, ciphers: ThreadCiphers, *, writes_others: bool) -> Row:
+    """Return the columns `THREAD`; see `RowEncoder.encode_thread`."""
+    return (
+        *ROW_ENCODER.encode_thread(memory, ciphers, writes_others=writes_others),
+        ciphers.row.key_id is None and has_plain_title(memory.title),
+        memory.log.tokens,
+        memory.log.reflected_tokens,
+    )
 
 
 def _list_updated(writes_title: bool, writes_others: bool) -> dict[str, str]:

@@ -19,7 +19,7 @@ from om_proxy.storage.encryption.keyring import Keyring
 from om_proxy.storage.encryption.row_cipher import HeldKeys
 from om_proxy.storage.shared import row_decoding
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql.rows import RowEncoder
+from om_proxy.storage.shared.row_encoding import RowEncoder
 from om_proxy.storage.sql.session import UNIX_NOW, Session, SqlStore
 from om_proxy.storage.values.listing import (
     MAX_COUNTED_THREADS,

@@ -23,7 +23,6 @@ from om_proxy.storage.sql.columns import (
     Columns,
     list_names,
 )
-from om_proxy.storage.sql.rows import RowEncoder
 from om_proxy.storage.sql.session import UNIX_NOW, Session, SqlStore
 from om_proxy.storage.values.changes import WrittenRow
 from om_proxy.storage.values.stored_rows import WholeThread

@@ -13,9 +13,9 @@ import aiosqlite
 
 from om_proxy.storage import encoding
 from om_proxy.storage.shared.row_decoding import Row
+from om_proxy.storage.shared.row_encoding import RowEncoder
 from om_proxy.storage.sql import session as sql_session
 from om_proxy.storage.sql.columns import Columns, list_names
-from om_proxy.storage.sql.rows import RowEncoder
 from om_proxy.storage.sqlite.connection_worker import run_in_connection_thread
 from om_proxy.storage.sqlite.queries import UNIX_NOW
 

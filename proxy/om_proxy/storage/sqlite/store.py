@@ -24,8 +24,7 @@ from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.contract.status import Promise
-from om_proxy.storage.encryption.key_rotation import KeyRotation
-from om_proxy.storage.encryption.key_store import DoomedKeys
+from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
 from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, ThreadCiphers
 from om_proxy.storage.promises import create_sqlite_promise
