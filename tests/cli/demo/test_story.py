@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from om_proxy.cli.demo.nights import draw_dairy_orders, draw_plan
 from om_proxy.cli.demo.story import INSTRUCTIONS, Story, load_story
-from om_proxy.cli.demo.world import World, report_dry_run
+from om_proxy.cli.demo.world import World, draw_dairy_orders, draw_plan, report_dry_run
 from om_proxy.testing import notes
 from om_proxy.testing.scripted import UNKNOWN_ANSWER, cue, improvise
 
