@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from om_proxy.engine.policy.policy import Policy
+from om_proxy.engine.policy import Policy
 from om_proxy.memory.model import Key
 from om_proxy.testing.faults import Fault
 from tests.e2e.running import run_with_scripted_models

@@ -26,7 +26,7 @@ from om_proxy.cli.exit_status import CONFLICT, DECLINED, DONE
 from om_proxy.cli.store_command import LocalApi, run_with_api
 from om_proxy.cli.thread_choice import choose_tenant
 from om_proxy.common.errors import BadRequest, Conflict, UsageError
-from om_proxy.engine.policy.policy import Policy, name_observer
+from om_proxy.engine.policy import Policy, name_observer
 from om_proxy.management.api.requests import RequestQuery, normalize_stored_name
 from om_proxy.management.api.routes.export_import import import_messages
 from om_proxy.management.api.routes.memory_work import ObserveRequest, observe

@@ -1,5 +1,5 @@
 """Decide whether a request may be paid with a key of the operator's: `upstream[].api_key`, or that of
-a memory model (engine/policy/operator_keys.py).
+a memory model (engine/policy.py).
 
 The rule: a caller who may not read memory may not spend a key that it did not bring.
 

@@ -7,8 +7,13 @@ from msgspec.structs import replace
 
 from om_proxy.agents.models import find_price
 from om_proxy.common.apis import API_NAMES
-from om_proxy.engine.policy import MemoryContext, Policy, PolicyInForce
-from om_proxy.engine.policy.policy import MAX_CONTEXT_KEY_BYTES, MAX_REQUEST_CONTEXTS
+from om_proxy.engine.policy import (
+    MAX_CONTEXT_KEY_BYTES,
+    MAX_REQUEST_CONTEXTS,
+    MemoryContext,
+    Policy,
+    PolicyInForce,
+)
 from om_proxy.memory.model import Memory
 from om_proxy.settings.config import UpstreamSettings, WatchedSettings
 from om_proxy.settings.config import parse as settings_of

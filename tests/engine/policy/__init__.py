@@ -1,1 +1,0 @@
-"""Tests of proxy/om_proxy/engine/policy/."""
