@@ -10,9 +10,8 @@ from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.message_index import IndexingSource, MessageIndex
 from om_proxy.engine.message_vectors import EmbeddingChoice, MessageVectors, choose_embedding
 from om_proxy.engine.policy import PolicyInForce
-from om_proxy.engine.recall.note_searching import StoredNotes
 from om_proxy.engine.recall.performing import LookUpPerformer, ReadingRights
-from om_proxy.engine.recall.searching import IndexedOrNewest, MessageSearch
+from om_proxy.engine.recall.searching import IndexedOrNewest, MessageSearch, StoredNotes
 from om_proxy.engine.recall.similar_messages import SimilarMessages
 from om_proxy.engine.recall.turn_look_ups import TurnLookUps
 from om_proxy.engine.turns.turn import PreparedTurn

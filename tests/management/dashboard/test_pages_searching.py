@@ -9,7 +9,7 @@ import pytest
 from playwright.async_api import Browser, Route, expect
 
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.recall.note_searching import NoteSearch
+from om_proxy.engine.recall.searching import NoteSearch
 from tests.e2e.running import SMALL, Running, run_with_scripted_models
 from tests.management.dashboard.boat_threads import ADMIN_TOKEN, ADMIN_TOKEN_SETTINGS
 from tests.management.dashboard.browser import open_page

@@ -11,13 +11,15 @@ from zoneinfo import ZoneInfo
 
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.recall.conversations import Conversation, Conversations, read_list_page
-from om_proxy.engine.recall.message_reading import (
+from om_proxy.engine.recall.conversations import (
+    Conversation,
+    Conversations,
     Run,
     ThreadMessages,
     has_unnamed_result,
     quote_message,
     quote_page,
+    read_list_page,
 )
 from om_proxy.engine.recall.searching import MessageSearch
 from om_proxy.memory.model import Key, Scope

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct
 
 from om_proxy.common.errors import BadRequest, StorageError
 from om_proxy.common.off_loop import run_in_turn
-from om_proxy.engine.recall.note_searching import FoundNote, NoteFilter, NoteSearch
+from om_proxy.engine.recall.searching import FoundNote, NoteFilter, NoteSearch
 from om_proxy.management.api.admin_call import AdminCall, AdminServices
 from om_proxy.management.api.answers import HiddenText, UnixSeconds, repair_text
 from om_proxy.management.api.requests import Query, normalize_stored_name

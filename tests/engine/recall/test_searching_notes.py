@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.engine.recall.note_searching import NoteFilter, NoteSearch, StoredNotes
-from om_proxy.engine.recall.searching import MessageSearch
+from om_proxy.engine.recall.searching import MessageSearch, NoteFilter, NoteSearch, StoredNotes
 from om_proxy.memory.model import (
     RESOURCE_THREAD,
     Key,
