@@ -19,7 +19,6 @@ UNUSED_BY_CHAT = (
     "om_proxy.app.look_ups",
     "om_proxy.app.management",
     "om_proxy.engine.event_feed.feed",
-    "om_proxy.engine.event_feed.stream",
     "om_proxy.engine.event_feed.webhooks",
     "om_proxy.engine.recall.performing",
     "om_proxy.engine.recall.searching",

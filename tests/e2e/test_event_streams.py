@@ -200,7 +200,7 @@ async def take_all(pieces: AsyncIterator[Piece]) -> list[Piece]:
 async def add_titles(run: Running, count: int) -> None:
     """Store events faster than any poll reads them: in one commit after the other."""
     key = (await run.memory()).key
-    memories = (await run.app.management.get()).services.event_reader.memories
+    memories = (await run.app.management.get()).services.event_stream.memories
     subject = memories.events.describe_subject(await memories.load(key))
     memory = await memories.load(key)
     cycle = Cycle("c", "observation", False, 1.0, 1)
@@ -268,7 +268,7 @@ async def test_a_name_is_no_line_of_the_stream(run: Running, name: str) -> None:
     async with open_stream(run) as pieces:
         await take_start(run)
         before = Memory(key=key)
-        memories = (await run.app.management.get()).services.event_reader.memories
+        memories = (await run.app.management.get()).services.event_stream.memories
         await memories.commit(before, replace(before, title=name))
         [piece] = await take(pieces, 1)
     assert set(piece) == {"id", "event", "data"}

@@ -14,8 +14,7 @@ from om_proxy.common.errors import OmError
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.rounds.recall_offers import RecallOffers
 from om_proxy.engine.background.scheduler import Background
-from om_proxy.engine.event_feed.feed import EventFeed, EventReader
-from om_proxy.engine.event_feed.stream import EventStream
+from om_proxy.engine.event_feed.feed import EventFeed, EventStream
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.message_vectors import MessageVectors
 from om_proxy.engine.policy import PolicyInForce
@@ -95,15 +94,13 @@ def create_admin_services(
         memories, policies, background, token_counter, secret, clock, reconciler.deliveries
     )
     memories.traces.on_words_erased.append(previewer.drop_texts)
-    event_reader = EventReader(memories, background.find_operation)
     return AdminServices(
         ThreadAdmin(memories, policies),
         ThreadReader(memories, policies, clock),
         previewer,
         NoteEditor(memories, policies, token_counter.tokens, clock),
         ledger_writer or LedgerWriter(memories.store, clock),
-        event_reader,
-        EventStream(EventFeed(memories.store), event_reader),
+        EventStream(EventFeed(memories.store), memories, background.find_operation),
         PinBoard(memories, policies, token_counter.tokens, clock),
         WorkRequests(memories, background, clock),
         secret,

@@ -1,75 +1,39 @@
-"""Read stored events, and pass new ones on to everybody who listens: one poller in this process,
-while anybody does."""
+"""Pass stored events on to everybody who listens, as streams of server-sent events: first those that
+a reader missed, then each new one. One poller in this process reads them, while anybody listens."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
 
-from om_proxy.common.errors import OmError
+from om_proxy.common.errors import NotFound, OmError
 from om_proxy.common.permanent_tasks import keep_running
-from om_proxy.engine.event_feed.envelope import write_ascii
+from om_proxy.engine.event_feed.envelope import select_types, write_ascii, write_event
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.memory.events.parts import OperationType
-from om_proxy.memory.events.status import make_status
+from om_proxy.memory.events.parts import Forgotten, OperationType
+from om_proxy.memory.events.status import MemoryStatus, make_status
 from om_proxy.memory.model import Key, resource_key
 from om_proxy.storage.contract.memories import MemoryRows
 from om_proxy.storage.contract.records import EventLog
-from om_proxy.storage.values.records import EventPage, StoredEvent
+from om_proxy.storage.values.stored_events import StoredEvent
 
 POLL_INTERVAL_S = 0.5
 EVENTS_PER_POLL = 1_000
 MAX_WAITING_EVENTS = 256  # of one listener
 # How long stored events may be held back before the listeners are told.
 MAX_HELD_BACK_S = 30.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EventReader:
-    """Reads events from the store. `find_running` names the work under way on a thread in this
-    process."""
-
-    memories: Memories
-    find_running: Callable[[Key], OperationType | None] = lambda _: None
-
-    async def find_keys(self, key: Key) -> tuple[Key, ...]:
-        """Return the keys whose events are a thread's: its own, and that of the log it shares.
-        Raise NotFound for a thread without a memory."""
-        memory = await self.memories.load_known(key)
-        return (key, resource_key(key)) if memory.shared_log_ref else (key,)
-
-    async def write_status(self, key: Key) -> str:
-        """Return the state of a thread's memory as an event in JSON. Raise NotFound."""
-        memory = await self.memories.load_known(key)
-        limits = self.memories.events.find_limits(memory)
-        subject = self.memories.events.describe_subject(memory)
-        status = make_status(memory, limits, subject, self.find_running(key))
-        return write_ascii(
-            {
-                "tenant": key.tenant,
-                "resource": key.resource,
-                "thread": key.thread,
-                "type": status.TYPE,
-                "data": msgspec.to_builtins(status),
-            }
-        )
-
-    async def find_id_before_newest(self, count: int) -> int:
-        """Return the id after which at most `count` events are, those of all tenants."""
-        return await self.memories.store.event_position(count)
-
-    async def read(
-        self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
-    ) -> EventPage:
-        """Return a page of events; see `Store.events`."""
-        return await self.memories.store.events(tenant, keys, after, limit)
+PING = b": ping\n\n"
+PING_INTERVAL_S = 15.0
+RETRY_MS = 2_000  # a reader that lost its connection comes back after this time
+EVENTS_PER_PAGE = 100
 
 
 class Listener:
@@ -201,3 +165,123 @@ class EventFeed:
     async def read_versions(self, keys: Sequence[Key]) -> Mapping[Key, int]:
         """Return the stored versions of these memories."""
         return {key: await self._store.version(key) for key in keys}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The events that a reader wants and may see."""
+
+    tenant: str | None  # None: those of all tenants
+    key: Key | None = None  # of the thread that the stream is about
+    keys: Sequence[Key] | None = None  # the thread, and the log it shares; None: all
+    types: frozenset[str] = frozenset()  # empty: all
+    with_text: bool = True
+    label: str = ""  # of the thread, as the event of its forgetting names it
+
+    def is_wanted(self, event: StoredEvent) -> bool:
+        if self.tenant is not None and event.key.tenant != self.tenant:
+            return False
+        if self.types and event.type not in self.types:
+            return False
+        if self.keys is None or event.key in self.keys:
+            return True
+        return event.type == Forgotten.TYPE and json.loads(event.data)["label"] == self.label
+
+    def wants_status(self) -> bool:
+        return self.key is not None and (not self.types or MemoryStatus.TYPE in self.types)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventStream:
+    """Streams of events, all of this process from one poller. `find_running` names the work under
+    way on a thread in this process."""
+
+    feed: EventFeed
+    memories: Memories
+    find_running: Callable[[Key], OperationType | None] = lambda _: None
+
+    async def find_keys(self, key: Key) -> tuple[Key, ...]:
+        """Return the keys whose events are a thread's: its own, and that of the log it shares.
+        Raise NotFound for a thread without a memory."""
+        memory = await self.memories.load_known(key)
+        return (key, resource_key(key)) if memory.shared_log_ref else (key,)
+
+    async def stream(self, selection: Selection, after: int | None) -> AsyncGenerator[bytes, None]:
+        """Yield events until the reader falls behind. `after`: the id of the last event that the
+        reader has; None: it wants new ones only. Raise Overloaded before the first piece if too
+        many listen."""
+        watched = tuple(selection.keys or ()) if selection.wants_status() else ()
+        listener = Listener(selection.is_wanted, watched)
+        async with self.feed.listen(listener) as position:
+            # the listener gets what comes after `position`; to catch up reads at least up to it
+            sent = position if after is None else after
+            yield b"retry: %d\n\n" % RETRY_MS
+            if after is not None:
+                async for cursor, pieces in self._catch_up(selection, after):
+                    sent = cursor
+                    yield pieces
+            if watched:
+                listener.note_versions(await self.feed.read_versions(watched))
+                yield await self._write_status(selection.key)
+            while not listener.is_behind:
+                if not await listener.wait(PING_INTERVAL_S):
+                    yield PING
+                    continue
+                while listener.waiting:
+                    event = listener.waiting.popleft()
+                    if event.id > sent:
+                        sent = event.id
+                        yield write_piece(event, with_text=selection.with_text)
+                if listener.has_moved:
+                    listener.has_moved = False
+                    yield await self._write_status(selection.key)
+            yield write_notice("om-behind", sent)
+
+    async def _catch_up(
+        self, selection: Selection, after: int
+    ) -> AsyncGenerator[tuple[int, bytes], None]:
+        """Yield what is stored after this id, with the id up to which that is everything."""
+        is_full = True
+        while is_full:
+            page = await self.memories.store.events(
+                selection.tenant, selection.keys, after, EVENTS_PER_PAGE
+            )
+            pieces = [write_notice("om-gap", after)] if page.has_gap else []
+            pieces += [
+                write_piece(event, with_text=selection.with_text)
+                for event in select_types(page.events, selection.types)
+            ]
+            after, is_full = page.cursor, len(page.events) == EVENTS_PER_PAGE
+            yield after, b"".join(pieces)
+
+    async def _write_status(self, key: Key | None) -> bytes:
+        """Return the state of the thread; nothing if it was forgotten."""
+        assert key is not None  # of a stream about one thread
+        try:
+            memory = await self.memories.load_known(key)
+        except NotFound:
+            return b""
+        limits = self.memories.events.find_limits(memory)
+        subject = self.memories.events.describe_subject(memory)
+        status = make_status(memory, limits, subject, self.find_running(key))
+        data = write_ascii(
+            {
+                "tenant": key.tenant,
+                "resource": key.resource,
+                "thread": key.thread,
+                "type": status.TYPE,
+                "data": msgspec.to_builtins(status),
+            }
+        )
+        return f"event: {status.TYPE}\ndata: {data}\n\n".encode()
+
+
+def write_piece(event: StoredEvent, *, with_text: bool) -> bytes:
+    """Return the event as the stream has it. Its JSON is ASCII on one line."""
+    data = write_event(event, with_text=with_text)
+    return f"id: {event.id}\nevent: {event.type}\ndata: {data}\n\n".encode()
+
+
+def write_notice(name: str, cursor: int) -> bytes:
+    """Return a notice about the stream itself. Without an id: a reader resumes where it was."""
+    return f"event: {name}\ndata: {write_ascii({'cursor': str(cursor)})}\n\n".encode()

@@ -11,8 +11,7 @@ from msgspec import Struct
 from om_proxy.common.errors import BadRequest
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.rounds.recall_offers import RecallOffers
-from om_proxy.engine.event_feed.feed import EventReader
-from om_proxy.engine.event_feed.stream import EventStream
+from om_proxy.engine.event_feed.feed import EventStream
 from om_proxy.engine.recall.performing import LookUpPerformer
 from om_proxy.engine.turns.message_importer import MessageImporter
 from om_proxy.engine.turns.preview import ContextPreviewer
@@ -46,7 +45,6 @@ class AdminServices:
     previewer: ContextPreviewer
     note_editor: NoteEditor
     ledger_writer: LedgerWriter
-    event_reader: EventReader
     event_stream: EventStream
     pin_board: PinBoard
     work_requests: WorkRequests

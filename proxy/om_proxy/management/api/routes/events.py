@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from om_proxy.common.errors import BadRequest
 from om_proxy.engine.event_feed.envelope import select_types, write_data
-from om_proxy.engine.event_feed.stream import Selection
+from om_proxy.engine.event_feed.feed import Selection
 from om_proxy.management.api.admin_call import AdminCall, AnyCall
 from om_proxy.management.api.answers import StreamedAnswer, UnixSeconds, parse_cursor, write_cursor
 from om_proxy.management.api.requests import MAX_LISTED, PageCursor, PageLimit, Query, ThreadQuery
@@ -99,7 +99,7 @@ async def list_events(call: AnyCall) -> EventList:
 
 
 async def list_thread_events(call: AnyCall) -> EventList:
-    return await _list(call, await call.services.event_reader.find_keys(call.named_key))
+    return await _list(call, await call.services.event_stream.find_keys(call.named_key))
 
 
 async def answer_events(call: AdminCall[EventsQuery, None]) -> EventList | StreamedAnswer:
@@ -113,7 +113,7 @@ async def answer_thread_events(
 ) -> EventList | StreamedAnswer:
     if not _wants_stream(call):
         return await list_thread_events(call)
-    return _stream(call, await call.services.event_reader.find_keys(call.named_key))
+    return _stream(call, await call.services.event_stream.find_keys(call.named_key))
 
 
 def _wants_stream(call: AnyCall) -> bool:
@@ -125,8 +125,8 @@ async def _list(call: AnyCall, keys: Sequence[Key] | None) -> EventList:
     types = parse_types(query.type)
     after = parse_event_id(query.cursor, "cursor")
     if after is None and query.newest is not None:
-        after = await call.services.event_reader.find_id_before_newest(query.newest)
-    page = await call.services.event_reader.read(call.tenant, keys, after, query.limit)
+        after = await call.services.store.event_position(query.newest)
+    page = await call.services.store.events(call.tenant, keys, after, query.limit)
     with_text = call.visitor.may_read_text
     return EventList(
         items=[

@@ -14,8 +14,12 @@ from typing import Any
 import pytest
 
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.event_feed.feed import EventFeed, EventReader
-from om_proxy.engine.event_feed.stream import EventStream, Selection, write_notice
+from om_proxy.engine.event_feed.feed import (
+    EventFeed,
+    EventStream,
+    Selection,
+    write_notice,
+)
 from om_proxy.memory.events.cycles import Subject
 from om_proxy.memory.events.parts import MarkerConfig
 from om_proxy.memory.lifecycle.thresholds import Limits
@@ -76,7 +80,7 @@ async def test_a_store_that_fails_as_the_poller_starts(
     fails_once: Any = FailsOnce(store)
     memories: Any = SimpleNamespace(store=fails_once)
     feed = EventFeed(fails_once, poll_interval_s=0.001)
-    stream = EventStream(feed, EventReader(memories))
+    stream = EventStream(feed, memories)
     async with (
         aclosing(stream.stream(Selection(tenant=None), after)) as pieces,
         asyncio.timeout(60),
@@ -94,7 +98,7 @@ async def test_events_that_were_pruned_before_the_poller_read_them(store: Sqlite
     there and is told. What came after the gap is not sent in its place."""
     memories: Any = SimpleNamespace(store=store)
     feed = EventFeed(store, poll_interval_s=3_600)
-    stream = EventStream(feed, EventReader(memories))
+    stream = EventStream(feed, memories)
     old = NOW - MAX_EVENT_AGE_S
     async with (
         aclosing(stream.stream(Selection(tenant=None), None)) as pieces,
@@ -146,7 +150,7 @@ async def test_a_store_that_comes_and_goes(store: SqliteStore, seed: int) -> Non
         events=SimpleNamespace(find_limits=lambda _: Limits(), describe_subject=lambda _: subject),
     )
     feed = EventFeed(flickering, poll_interval_s=0.001)
-    stream = EventStream(feed, EventReader(memories))
+    stream = EventStream(feed, memories)
     selection = Selection(tenant=None, key=KEY, keys=(KEY,))
     ids, told = [0], [""]
 
@@ -181,9 +185,7 @@ async def test_a_store_that_is_away_at_the_start(store: SqliteStore) -> None:
     fails_once.reader = None
     memories: Any = SimpleNamespace(store=fails_once)
     feed = EventFeed(fails_once)
-    async with aclosing(
-        EventStream(feed, EventReader(memories)).stream(Selection(tenant=None), None)
-    ) as pieces:
+    async with aclosing(EventStream(feed, memories).stream(Selection(tenant=None), None)) as pieces:
         with pytest.raises(StorageError):
             await anext(pieces)
     assert not feed.is_polling
