@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 from om_proxy.agents.model_access.llm import Answer, Prompt, Target
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import Conflict
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
@@ -113,11 +112,11 @@ class Race:
         self.p.clock.now += 0.001  # later than what was asked before
         match self.scope:
             case "thread":
-                await MemoryRemoval(self.p.memories).forget(key)
+                await self.p.memories.forget(key)
             case "resource":
-                await MemoryRemoval(self.p.memories).forget_all(key.tenant, key.resource)
+                await self.p.memories.forget_all(key.tenant, key.resource)
             case "tenant":
-                await MemoryRemoval(self.p.memories).forget_all(key.tenant)
+                await self.p.memories.forget_all(key.tenant)
         self.done += 1
 
     def may_stay(self, canary: str) -> bool:

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from om_proxy.common.errors import Conflict, ForgottenName
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.memory.model import Key, Memory, Message, extend_chain, replace_log, resource_key
 from om_proxy.storage.base import Store
 from om_proxy.storage.shared import forgetting
@@ -113,7 +112,7 @@ class RaceContract:
         """In whatever order they reach the store: the row of a turn that began before is not there
         once the thread is forgotten. OM_TEST_LONG=all: 1,000 times."""
         other = await another() if self.durable else store
-        forgetter = MemoryRemoval(Memories(other, build_answering_policies()))
+        forgetter = Memories(other, build_answering_policies())
         dice = random.Random(12)
 
         async def make(key: Key, began_at: float) -> None:
@@ -168,7 +167,7 @@ async def race_one(processes: list[Memories], key: Key, dice: random.Random) -> 
     async def forget(process: Memories) -> None:
         for _ in range(dice.randrange(MAX_PAUSE_STEPS)):
             await asyncio.sleep(0)
-        await MemoryRemoval(process).forget(key)
+        await process.forget(key)
 
     await asyncio.gather(
         forget(processes[1]),

@@ -18,7 +18,6 @@ from om_proxy.common.errors import (
 )
 from om_proxy.engine.memory_cache.loading import UNKNOWN_THREAD_MESSAGE
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.lifecycle.thresholds import Limits
@@ -62,7 +61,6 @@ class ThreadAdmin:
 
     def __init__(self, memories: Memories, policies: PolicyInForce) -> None:
         self._memories = memories
-        self._removal = MemoryRemoval(memories)
         self._policies = policies
 
     async def find_threads(
@@ -137,7 +135,7 @@ class ThreadAdmin:
             check_version(memory, expected_version)
             version = memory.version
         try:
-            forgotten = await self._removal.forget(key, version) if key.thread else ForgetResult()
+            forgotten = await self._memories.forget(key, version) if key.thread else ForgetResult()
         except Conflict as exc:
             raise StaleVersion from exc
         if not forgotten.threads:
@@ -148,7 +146,7 @@ class ThreadAdmin:
     async def forget_all(self, tenant: str, resource: str | None = None) -> ForgetResult:
         """Remove everything stored of a resource, or of a tenant (None). Raise NotFound if nothing
         is. Call it again after an error: it goes on with what is left."""
-        forgotten = await self._removal.forget_all(tenant, resource)
+        forgotten = await self._memories.forget_all(tenant, resource)
         if not any(forgotten.counts.values()):
             raise NotFound("there is no memory of it")
         self._emit_forgotten(Key(tenant, resource or "", RESOURCE_THREAD), forgotten)

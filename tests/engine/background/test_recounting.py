@@ -14,7 +14,6 @@ from structlog.testing import capture_logs
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import StorageError
 from om_proxy.engine.background import recounting
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import PreparedTurn
@@ -182,7 +181,7 @@ async def test_a_thread_that_is_forgotten_meanwhile_stays_so(talk: Talk) -> None
     talk.catalogue.gate = asyncio.Event()
     await talk.has(await talk.asks("And now?", NEW), "Noted.")
     await talk.catalogue.asked.wait()
-    await MemoryRemoval(talk.p.memories).forget(KEY)
+    await talk.p.memories.forget(KEY)
     talk.catalogue.gate.set()
     await talk.p.background.wait_idle()
     assert (await talk.p.memory()).version == 0

@@ -6,7 +6,6 @@ import pytest
 
 from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from tests.engine.memory_cache.watched_store import (
     WatchedStore,
     other_key,
@@ -22,12 +21,12 @@ async def test_only_new_events_say_what_was_forgotten(store: WatchedStore) -> No
     ours, theirs = (Memories(store, build_answering_policies()) for _ in range(2))
     for number in range(3):
         await theirs.update(other_key(number), say_turns(1))
-        await MemoryRemoval(theirs).forget(other_key(number))
+        await theirs.forget(other_key(number))
     assert await ours.forgettings.is_forgotten_in_store(other_key(0), 0.0)
     assert store.event_count == 3
     assert not await ours.forgettings.is_forgotten_in_store(KEY, 0.0)
     await theirs.update(KEY, say_turns(1))
-    await MemoryRemoval(theirs).forget(KEY)
+    await theirs.forget(KEY)
     assert await ours.forgettings.is_forgotten_in_store(KEY, 0.0)
     assert store.event_count == 4
     ours.drop_all()
@@ -44,11 +43,9 @@ async def test_a_forgetting_that_fails_takes_no_turn(
 
     async def forget() -> None:
         if scope == "thread":
-            await MemoryRemoval(memories).forget(KEY)
+            await memories.forget(KEY)
         else:
-            await MemoryRemoval(memories).forget_all(
-                KEY.tenant, KEY.resource if scope == "resource" else None
-            )
+            await memories.forget_all(KEY.tenant, KEY.resource if scope == "resource" else None)
 
     async def fail(*_: object) -> None:
         raise StorageError("the disk is gone")
@@ -69,10 +66,9 @@ async def test_a_forgetting_that_fails_takes_no_turn(
 async def test_a_forgetting_that_is_refused_notes_no_name(store: WatchedStore) -> None:
     """A first turn of another process goes on; one that is carried out is noted."""
     memories = Memories(store, build_answering_policies())
-    removal = MemoryRemoval(memories)
     committed = await memories.update(KEY, say_turns(1))
     with pytest.raises(Conflict):
-        await removal.forget(KEY, committed.version - 1)
+        await memories.forget(KEY, committed.version - 1)
     assert await store.forgotten_at(KEY) is None
-    await removal.forget(KEY, committed.version)
+    await memories.forget(KEY, committed.version)
     assert await store.forgotten_at(KEY) is not None

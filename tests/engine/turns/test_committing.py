@@ -10,7 +10,6 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.memory.model import Memory
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.settings.identity.keyed_hashes import label_thread
@@ -113,13 +112,13 @@ async def test_a_look_up_of_a_thread_that_is_forgotten_meanwhile(
 
         async def forget_before(*arguments: Any, **named: Any) -> Memory:
             monkeypatch.undo()
-            await MemoryRemoval(memories).forget(gone)
+            await memories.forget(gone)
             return await memories.commit(*arguments, **named)
 
         async def forget_after(*arguments: Any, **named: Any) -> Memory:
             monkeypatch.undo()
             committed = await memories.commit(*arguments, **named)
-            await MemoryRemoval(memories).forget(gone)
+            await memories.forget(gone)
             return committed
 
         replies = [
@@ -136,7 +135,7 @@ async def test_a_look_up_of_a_thread_that_is_forgotten_meanwhile(
             forget = forget_after if when == "behind it" else forget_before
             monkeypatch.setattr(memories, "commit", forget)
         else:
-            await MemoryRemoval(memories).forget(gone)
+            await memories.forget(gone)
         await t.engine.close_turn(opened, replies[1], accepted=True)
         assert await t.live() == ["a", "first", "b", "second"]
         stored = await t.parts.store.messages(KEY, 0)

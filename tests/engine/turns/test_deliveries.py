@@ -10,7 +10,6 @@ import pytest
 
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.engine.turns.deliveries import RETRY_WINDOW_S, Deliveries
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
@@ -59,7 +58,7 @@ async def test_a_thread_made_anew_counts_from_the_start() -> None:
     async with open_turns() as t:
         for word in ("a", "b", "c", "d"):
             await thin(t, word, "so", delivered=True)
-        await MemoryRemoval(t.parts.memories).forget(KEY)
+        await t.parts.memories.forget(KEY)
         await thin(t, "a", "b", delivered=True)
         await thin(t, "ok", "unseen", delivered=False)
         assert await thin(t, "ok", "c", delivered=True) == "retry"

@@ -17,7 +17,6 @@ from structlog.testing import capture_logs
 
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import PreparedTurn
@@ -175,7 +174,7 @@ async def test_a_turn_under_way_does_not_bring_its_thread_back(
         sent = await t.history(turns_before)
         opened = await t.open(sent)
         receipt = dict(opened.receipt)
-        await MemoryRemoval(t.parts.memories).forget(KEY)
+        await t.parts.memories.forget(KEY)
         with capture_logs() as logs:
             await t.engine.close_turn(
                 opened, make_reply("too late", complete=complete), accepted=True
@@ -202,7 +201,7 @@ async def test_a_branch_that_is_forgotten_while_it_is_gone_back_to(
 
         async def forget_first(*arguments: Any) -> Any:
             monkeypatch.undo()
-            await MemoryRemoval(t.parts.memories).forget(KEY)
+            await t.parts.memories.forget(KEY)
             return await read(*arguments)
 
         monkeypatch.setattr(t.parts.store, "messages_by_seq", forget_first)
@@ -216,7 +215,7 @@ async def test_a_turn_under_way_stays_out_of_the_thread_that_follows() -> None:
     """Its client may have begun anew before the old reply came."""
     async with open_turns() as t:
         opened = await t.open(await t.history(2))
-        await MemoryRemoval(t.parts.memories).forget(KEY)
+        await t.parts.memories.forget(KEY)
         await t.turn([user("hello again")], "hi")
         await t.engine.close_turn(opened, make_reply("too late"), accepted=True)
         assert await t.live() == ["hello again", "hi"]
@@ -250,7 +249,7 @@ async def test_a_turn_without_memory_whose_thread_is_forgotten_while_it_is_store
             async def forget_then(*arguments: Any, ask: Any = ask, t: Turns = t) -> Any:
                 answer = await ask(*arguments)
                 monkeypatch.undo()
-                gone = MemoryRemoval(t.parts.memories)._describe_forgotten(KEY)
+                gone = t.parts.memories._describe_forgotten(KEY)
                 await t.parts.store.forget(KEY, None, gone)
                 return answer
 
@@ -397,7 +396,7 @@ async def test_a_thread_that_could_not_be_forgotten_goes_on(
         with monkeypatch.context() as patched:
             patched.setattr(t.parts.store, "version", fail)
             with pytest.raises(StorageError):
-                await MemoryRemoval(t.parts.memories).forget(KEY)
+                await t.parts.memories.forget(KEY)
         await t.engine.close_turn(opened, make_reply("hi"), accepted=True)
         assert await t.live() == ["hello", "hi"]
 
@@ -412,7 +411,7 @@ async def test_a_turn_that_waits_while_its_thread_is_forgotten() -> None:
         t.parts.models.steps[:] = [held]
         opening = asyncio.create_task(t.open(make_chat(12)))
         await held.asked.wait()
-        await MemoryRemoval(t.parts.memories).forget(KEY)
+        await t.parts.memories.forget(KEY)
         held.go.set()
         opened = await opening
         assert (opened.status, opened.body) == ("raw", None)

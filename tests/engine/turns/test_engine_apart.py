@@ -16,7 +16,6 @@ from structlog.testing import capture_logs
 
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.model import MAX_VIEWS, Memory
@@ -302,16 +301,16 @@ async def test_a_message_that_waits_ahead_of_its_reply_and_gets_another_number(
 
 
 async def forget_thread(process: Process) -> None:
-    await MemoryRemoval(process.turns.parts.memories).forget(KEY)
+    await process.turns.parts.memories.forget(KEY)
 
 
 async def forget_resource(process: Process) -> None:
-    removal = MemoryRemoval(process.turns.parts.memories)
-    await removal.forget_all(KEY.tenant, KEY.resource)
+    memories = process.turns.parts.memories
+    await memories.forget_all(KEY.tenant, KEY.resource)
 
 
 async def forget_tenant(process: Process) -> None:
-    await MemoryRemoval(process.turns.parts.memories).forget_all(KEY.tenant)
+    await process.turns.parts.memories.forget_all(KEY.tenant)
 
 
 FORGET = pytest.mark.parametrize("forget", [forget_thread, forget_resource, forget_tenant])

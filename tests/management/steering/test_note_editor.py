@@ -11,7 +11,6 @@ from structlog.testing import capture_logs
 
 from om_proxy.common.errors import StorageError
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.memory.model import Key, Memory
 from om_proxy.observability.facts import Fact, NotesChanged
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
@@ -453,7 +452,7 @@ async def test_a_thread_that_is_forgotten_meanwhile(
 
     async def forget_behind(memories: Memories, key: Key) -> Memory:
         memory = await load_known(memories, key)
-        await MemoryRemoval(memories).forget(key)
+        await memories.forget(key)
         return memory
 
     monkeypatch.setattr(Memories, "load_known", forget_behind)

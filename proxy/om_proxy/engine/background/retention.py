@@ -26,7 +26,6 @@ from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.common.errors import Conflict, OmError
 from om_proxy.engine.background.thread_run import loop_time
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.memory.lifecycle.retention import (
     OlderGeneration,
@@ -106,7 +105,6 @@ class Retention:
         """`generations`: how many older ones of a log the store keeps."""
         self._memories = memories
         self._store = memories.store
-        self._removal = MemoryRemoval(memories)
         self._policies = policies
         self._record = record
         self._is_external = is_external
@@ -252,12 +250,12 @@ class Retention:
         """Forget one thread. Raise Conflict if it is in use again. One that quoted a thread which
         this run has forgotten has another version, and no turn since."""
         try:
-            return await self._removal.retire(idle.key, idle.version)
+            return await self._memories.retire(idle.key, idle.version)
         except Conflict:
             memory = await self._store.load(idle.key)
             if memory.turn_at != idle.active_at:
                 raise
-            return await self._removal.retire(idle.key, memory.version)
+            return await self._memories.retire(idle.key, memory.version)
 
     async def _retire_resource(
         self, log_key: Key, active_before: float, pauses: _Pauses
@@ -267,7 +265,7 @@ class Retention:
         result = ForgetResult()
         is_last = False
         while not is_last:
-            batch = await self._removal.retire_batch(log_key, active_before)
+            batch = await self._memories.retire_batch(log_key, active_before)
             result, is_last = result.add(batch.result), batch.is_last
             await pauses.rest_after_slice()
         return result

@@ -1,4 +1,5 @@
-"""Change memories, again where another commit came first. No other module writes them."""
+"""Change memories, again where another commit came first, and remove them. No other module writes
+them."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 
 from om_proxy.common.errors import Conflict, NotFound
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
-from om_proxy.engine.memory_cache.forgettings import Forgettings, LocalTraces
+from om_proxy.engine.memory_cache.forgettings import Forgettings, LocalTraces, create_scope_key
 from om_proxy.engine.memory_cache.held_memories import DEFAULT_CACHE_BYTES, cache_sums
 from om_proxy.engine.memory_cache.loading import (
     UNKNOWN_THREAD_MESSAGE,
@@ -24,14 +25,14 @@ from om_proxy.engine.memory_cache.loading import (
 from om_proxy.engine.memory_cache.memory_events import MemoryEvents
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.memory.events.changes import NO_CAUSE, Cause
-from om_proxy.memory.events.parts import Event
+from om_proxy.memory.events.parts import Event, Forgotten, format_time
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.log_limit import LogLimit, count_shortened, shorten_log
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Message, Scope, resource_key
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.observability.facts import Facts, ForgottenMeanwhile, LogRetired
 from om_proxy.storage.base import Store
-from om_proxy.storage.values.changes import Change, NoteErasure, ResourceWakeup
+from om_proxy.storage.values.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.values.records import ForgetResult
 
 _T = TypeVar("_T")
@@ -278,6 +279,71 @@ class Memories(MemoryLoader):
         self.traces.drop_texts()
         self._tell_watchers(after.key, change.events)
         return self._hold(written), erased
+
+    # ── removing ──────────────────────────────────────────────────────────────────────────────────
+
+    async def forget(self, key: Key, expected_version: int | None = None) -> ForgetResult:
+        """Remove the thread from the store and from this process; other processes find it gone at
+        their next read. A turn under way stores nothing from now on, even if it is the thread's
+        first, in whichever process. Raise Conflict if the thread has another version than
+        `expected_version`."""
+        with self.forgettings.remember(key):
+            async with self.lock(key):
+                if expected_version in (None, await self.store.version(key)):
+                    await self.store.note_forgotten(key, self.clock())
+                forgotten = (
+                    await self.store.forget(key, expected_version, self._describe_forgotten(key))
+                    if await self.store.version(key)
+                    else ForgetResult()
+                )
+                self.traces.drop_forgotten(key)
+                self.traces.drop_texts()
+                return forgotten
+
+    async def forget_all(self, tenant: str, resource: str | None = None) -> ForgetResult:
+        """Remove the resource, or all resources of the tenant, as `forget` removes a thread: batch
+        by batch. A thread whose first turn is under way stores nothing either."""
+        scope = create_scope_key(tenant, resource)
+        forgotten = ForgetResult()
+        is_last = False
+        await self.store.note_forgotten(scope, self.clock())
+        while not is_last:
+            with self.forgettings.remember(scope):
+                await self.wait_for_commits(tenant, resource)
+                batch = await self.store.forget_batch(tenant, resource, self._describe_forgotten)
+            for key in batch.threads:
+                self.traces.drop_forgotten(key)
+            forgotten, is_last = forgotten.add(batch.result), batch.is_last
+        for key in self.held.list_keys():
+            if key.tenant == tenant and resource in (None, key.resource):
+                self.held.drop(key)
+        self.traces.drop_texts()
+        return forgotten
+
+    async def retire(self, key: Key, expected_version: int) -> ForgetResult:
+        """Remove a thread that has not been used for long. Unlike `forget`, this takes nothing from
+        a turn under way: a thread that is in use has another version, and a first turn of the
+        resource starts a new thread. Raise Conflict if the version is another one."""
+        async with self.lock(key):
+            removed = await self.store.forget(
+                key, expected_version, self._describe_forgotten(key), defers_erasure=True
+            )
+        self.traces.drop_retired((key,))
+        return removed
+
+    async def retire_batch(self, log_key: Key, active_before: float) -> ForgetBatch:
+        """Remove some threads of a resource that has not been used for long, as `retire` does; its
+        shared log goes with the last. Raise Conflict if one had a turn since `active_before`."""
+        batch = await self.store.forget_batch(
+            log_key.tenant, log_key.resource, self._describe_forgotten, active_before
+        )
+        self.traces.drop_retired((*batch.threads, log_key))
+        return batch
+
+    def _describe_forgotten(self, key: Key) -> Event:
+        now = self.clock()
+        label = self.label(key)
+        return Event(now, Forgotten(label=label, forgotten_at=format_time(now)))
 
     # ── beside a commit: a fault of one of these costs only that ──────────────────────────────────
 

@@ -10,7 +10,6 @@ from structlog.testing import capture_logs
 
 from om_proxy.agents.model_access.llm import Target
 from om_proxy.common.errors import ModelError, PromptTooLong
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.model import Failures, Memory, Message, Observation, Reflection, replace_log
@@ -161,7 +160,7 @@ async def test_a_thread_that_is_forgotten_meanwhile(answer: str | ModelError, an
         held.text = answer if isinstance(answer, str) else "no notes"
         work = asyncio.create_task(p.worker.perform(KEY, SIX, p.context()))
         await held.asked.wait()
-        await MemoryRemoval(p.memories).forget(KEY)
+        await p.memories.forget(KEY)
         now = await p.store_tail(chat(4, 50)) if anew else Memory(key=KEY)
         held.go.set()
         with capture_logs() as logs:

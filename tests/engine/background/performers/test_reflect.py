@@ -8,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.common.errors import PromptTooLong
-from om_proxy.engine.memory_cache.removal import MemoryRemoval
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Reflect
 from om_proxy.memory.model import Failures, replace_log
@@ -30,7 +29,7 @@ async def test_a_reflection_of_a_thread_that_is_forgotten_meanwhile() -> None:
         before = await store_logged_thread(p, 300, 300)
         work = asyncio.create_task(p.worker.perform(KEY, Reflect(2, 10_000), p.context()))
         await held.asked.wait()
-        await MemoryRemoval(p.memories).forget(KEY)
+        await p.memories.forget(KEY)
         now = await store_logged_thread(p, 300, 300)
         assert (now.log.generation, [o.id for o in now.log.entries]) == (
             before.log.generation,
