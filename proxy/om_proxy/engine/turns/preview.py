@@ -29,7 +29,7 @@ from om_proxy.engine.turns.prompt.block_renderer import (
     RenderedBlocks,
     create_rendered_blocks,
 )
-from om_proxy.engine.turns.prompt.prompt_plan import PartKind, list_sections
+from om_proxy.engine.turns.prompt.prompt_builder import PartKind, list_sections
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory

@@ -14,8 +14,7 @@ import structlog
 from msgspec import Struct
 
 from om_proxy.common.errors import raise_site
-from om_proxy.engine.turns.prompt.prompt_builder import PromptBuilder
-from om_proxy.engine.turns.prompt.prompt_plan import list_part_tokens
+from om_proxy.engine.turns.prompt.prompt_builder import PromptBuilder, list_part_tokens
 from om_proxy.engine.turns.turn import OpenedTurn, PreparedTurn
 from om_proxy.memory.ledger import PromptMark
 
