@@ -22,9 +22,8 @@ from om_proxy.agents.models.price_list import find_price
 from om_proxy.cli.entry import build_parser
 from om_proxy.common.errors import OmError
 from om_proxy.common.reasons import Reason, Status
-from om_proxy.edge.exchange import Exchange
+from om_proxy.edge.exchange import Exchange, build_receipt
 from om_proxy.edge.headers import OWN_HEADER_PREFIX
-from om_proxy.edge.replies.receipt import build_receipt
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.edge.vocabulary import ERROR_CODE_ROWS
 from om_proxy.memory.model import Key

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.edge import unreached
+from om_proxy.edge import passthrough
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from tests.e2e.raw_upstream import chat_body, read_reason, run_with_raw_upstream
@@ -145,7 +145,7 @@ async def test_what_is_remembered_of_clients_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that came longest ago is forgotten, and warned of again."""
-    monkeypatch.setattr(unreached, "MAX_WARNED_CLIENTS", 2)
+    monkeypatch.setattr(passthrough, "MAX_WARNED_CLIENTS", 2)
     with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             for key in (b"a", b"b", b"a", b"c", b"a", b"b"):
@@ -261,7 +261,7 @@ async def test_a_stranger_who_invents_credentials(tmp_path: Path) -> None:
     async def ask(client: int) -> None:
         await site.ask(b"{}", T, b"Authorization: Bearer sk-%d" % client, path="/v1/embeddings")
 
-    now, most = 0.0, unreached.MAX_WARNINGS_A_MINUTE
+    now, most = 0.0, passthrough.MAX_WARNINGS_A_MINUTE
     with collect_log_lines() as out:
         async with run_with_raw_upstream(tmp_path) as site:
             await site.ask(b"", method="GET", path="/v1/models")  # it has started then

@@ -12,8 +12,8 @@ from pydantic import SecretStr
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.common.errors import BadRequest, NotFound, OmError, Overloaded, Unauthorized
-from om_proxy.edge.base_url import has_path_thread
 from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.routing import has_path_thread
 from om_proxy.management.api.access import require_same_site
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.identity.header_values import group_by_name

@@ -12,12 +12,21 @@ from om_proxy.app.own_pages import ADMIN_PATH, OwnPages, find_own_page
 from om_proxy.common.apis import ApiName, find_api
 from om_proxy.common.errors import OmError, Overloaded, raise_site
 from om_proxy.common.first_use import FirstUse
-from om_proxy.edge.base_url import take_names_from_path
 from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.passthrough import CLIENT_LEFT, RequestEnd, relay_unchanged, send_refusal
-from om_proxy.edge.routing import choose_upstream, find_protocol_fault, needs_body_to_route
-from om_proxy.edge.unreached import UnreachedRequests
+from om_proxy.edge.passthrough import (
+    CLIENT_LEFT,
+    RequestEnd,
+    UnreachedRequests,
+    relay_unchanged,
+    send_refusal,
+)
+from om_proxy.edge.routing import (
+    choose_upstream,
+    find_protocol_fault,
+    needs_body_to_route,
+    take_names_from_path,
+)
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.identity.tenants import check_access, check_one_credential
 from om_proxy.wire.apis.registry import get_api

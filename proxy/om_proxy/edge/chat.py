@@ -20,24 +20,24 @@ from om_proxy.edge.attempts import Attempts
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.exchange import (
     MIN_REPORTED_BODY_BYTES,
+    NO_MEMORY_RECEIPT,
     ChatTracer,
     Exchange,
     apply_kind,
     build_memory_context,
+    build_receipt,
     describe_bypass,
     find_off_reason,
     read_hints,
     require_resource,
 )
 from om_proxy.edge.headers import OWN_HEADER_PREFIX, ask_uncompressed
-from om_proxy.edge.replies.inline_comments import InlineComments
-from om_proxy.edge.replies.receipt import NO_MEMORY_RECEIPT, build_receipt
+from om_proxy.edge.replies.inline_comments import InlineComments, InlineEvents, parse_inline_choice
 from om_proxy.edge.rounds.recall_offers import RecallOffers, offer_additions
 from om_proxy.edge.rounds.recalling import CreateLookUps, Recalling
 from om_proxy.edge.routing import choose_upstream
 from om_proxy.edge.turn_closing import NO_ANSWER_STATUS, TurnClosing
 from om_proxy.engine.background.scheduler import Background
-from om_proxy.engine.event_feed.inline import InlineEvents, parse_inline_choice
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest

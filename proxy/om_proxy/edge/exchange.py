@@ -19,7 +19,7 @@ from om_proxy.edge.replies.inline_comments import InlineComments
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.accounting import AccountedTurn
-from om_proxy.engine.turns.prompt.shadow import ShadowPrompt
+from om_proxy.engine.turns.prompt.shadow import ShadowPrompt, find_ready
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.model import Key
 from om_proxy.memory.token_prices import Usage
@@ -28,6 +28,7 @@ from om_proxy.observability.facts import Bypassed, TurnEnded
 from om_proxy.settings.config import UpstreamSettings
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.settings.identity.identity_rules import IdentityRules
+from om_proxy.settings.identity.naming import encode_name
 from om_proxy.wire.apis.additions import Trial
 from om_proxy.wire.apis.api import TURN, Kind, Request
 from om_proxy.wire.server.headers import Header, find_header
@@ -80,6 +81,8 @@ GATEWAY_HEADER_BEGINNINGS = (
     b"oe-gateway-",
 )
 MIN_REPORTED_BODY_BYTES = 1 << 16
+# for a request that was refused before anything was done for it
+NO_MEMORY_RECEIPT = ((b"x-om-status", Status.OFF.encode()),)
 
 
 class ChatSpan(Protocol):
@@ -250,3 +253,31 @@ def select_carried(headers: Sequence[Header]) -> tuple[Header, ...]:
 def describe_bypass(exchange: Exchange, exc: Exception) -> Bypassed:
     """Return the fact that this exception kept memory out of the exchange."""
     return Bypassed(exchange.caller.key, exchange.reason, type(exc).__name__, raise_site(exc))
+
+
+def build_base_receipt(status: Status, reason: Reason | None, caller: Caller) -> list[Header]:
+    """Return the headers of every receipt: what memory did, why, and the thread of the request."""
+    headers = [(b"x-om-status", status.encode())]
+    if reason:
+        headers.append((b"x-om-reason", reason.encode()))
+    if caller.key:
+        headers.append((b"x-om-thread", encode_name(caller.key.thread).encode()))
+    return headers
+
+
+def build_receipt(exchange: Exchange) -> list[Header]:
+    """Return all headers of the receipt, with the figures of the turn."""
+    headers = build_base_receipt(exchange.status, exchange.reason, exchange.caller)
+    if exchange.turn:
+        headers += [
+            (b"x-om-" + name.encode(), b"%d" % value)
+            for name, value in exchange.turn.receipt.items()
+        ]
+    if (recall := exchange.recall) is not None:
+        headers.append((b"x-om-recall", recall.word.encode()))
+        if recall.is_whole:  # a stream's head goes out before its look-ups
+            headers.append((b"x-om-recall-steps", b"%d" % recall.steps))
+    if shadow := find_ready(exchange.shadow):
+        headers.append((b"x-om-tokens-shadow", b"%d" % shadow.tokens))
+    headers.append((b"x-om-overhead-ms", b"%.2f" % exchange.overhead_ms))
+    return headers

@@ -157,7 +157,7 @@ _IDENTITY, _TOKEN, _SITE = (
 )
 _HELD_MEMORIES = "proxy/om_proxy/engine/memory_cache/held_memories.py"
 _DUE_WORK = "proxy/om_proxy/engine/background/due_work.py"
-_POLICY = "proxy/om_proxy/engine/policy/policy.py"
+_POLICY = "proxy/om_proxy/engine/policy.py"
 _ROUTES, _ROUTE_TESTS = "proxy/om_proxy/management/api/routes", "tests/management/api/routes"
 _MCP, _MCP_TESTS = (
     "proxy/om_proxy/management/mcp/memory_tools.py",
@@ -308,8 +308,8 @@ OTHERS = (
     ),
     Mutant(
         f"{_ROUTES}/events.py",
-        "event_reader.read(call.tenant, keys",
-        "event_reader.read(None, keys",
+        "store.events(call.tenant, keys",
+        "store.events(None, keys",
         (f"{_ROUTE_TESTS}/test_events.py",),
     ),
     Mutant(
@@ -319,10 +319,10 @@ OTHERS = (
         ("tests/e2e/test_event_streams.py",),
     ),
     Mutant(
-        "proxy/om_proxy/engine/event_feed/stream.py",
+        "proxy/om_proxy/engine/event_feed/feed.py",
         "self.tenant is not None and event.key.tenant != self.tenant",
         "False",
-        ("tests/engine/event_feed/test_stream.py", "tests/engine/event_feed/test_feed.py"),
+        ("tests/engine/event_feed/test_feed_stream.py", "tests/engine/event_feed/test_feed.py"),
     ),
     Mutant(
         f"{_ROUTES}/stats.py",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.edge.rounds.recall_offers import RecallOffers, offer_additions
-from om_proxy.engine.policy.policy import MemoryContext, Policy
+from om_proxy.engine.policy import MemoryContext, Policy
 from om_proxy.memory.recall.offering import Offer
 from om_proxy.settings.config import parse
 from om_proxy.wire.apis.additions import MAX_WAIT_S, Addition

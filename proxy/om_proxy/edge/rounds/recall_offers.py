@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.policy.policy import MemoryContext
+from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.recall.conversations import OfferedThreads
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.prompt.layout import Layout, adds_system_message, layout_without_system

@@ -21,12 +21,11 @@ from om_proxy.edge.replies.buffered_response import (
     peek,
     replace_body,
 )
-from om_proxy.edge.rounds.client_stream import ClientStream
 from om_proxy.edge.rounds.recall_offers import RecallRecord
-from om_proxy.edge.rounds.reply_rounds import MAX_WHOLE_BYTES, HeldRounds, ReplyRounds
-from om_proxy.edge.rounds.round_look_ups import RoundLookUps
+from om_proxy.edge.rounds.reply_rounds import MAX_WHOLE_BYTES, ClientStream, HeldRounds, ReplyRounds
 from om_proxy.edge.rounds.round_requests import (
     STATUS_OK,
+    RoundLookUps,
     RoundLost,
     RoundRequests,
     SendBody,

@@ -1,5 +1,8 @@
 """Carry a reply through its rounds: pass on what the client gets, and ask for each next round.
 
+A stream passes on while its model calls no tool, as nearly all replies do. From the first call on,
+its rounds are read event by event.
+
 If a round after the first cannot be had, the round before it is asked once more without the tool.
 A fault of the proxy before a byte of its round went out costs the look-ups, not the reply: the
 round goes out without the proxy's calls.
@@ -10,21 +13,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
+from typing import NamedTuple
 
 import msgspec
 
 from om_proxy.common.errors import OmError, UpstreamError
 from om_proxy.edge.exchange import Exchange
-from om_proxy.edge.replies.buffered_response import buffer_body, create_body_decoder
-from om_proxy.edge.rounds.client_stream import BegunRound
+from om_proxy.edge.replies.buffered_response import (
+    Body,
+    buffer_body,
+    create_body_decoder,
+    leave_out_body_headers,
+)
 from om_proxy.edge.rounds.recall_offers import RecallRecord
-from om_proxy.edge.rounds.round_look_ups import RoundLookUps
-from om_proxy.edge.rounds.round_requests import RoundLost, RoundRequests, report_fault
+from om_proxy.edge.rounds.round_requests import RoundLookUps, RoundLost, RoundRequests, report_fault
 from om_proxy.memory.recall.look_ups import LookUpAnswer
 from om_proxy.wire.apis.api import PlainRound, RoundEnd, Splice, require_recall
 from om_proxy.wire.apis.refusals import MAX_ERROR_BODY_BYTES
 from om_proxy.wire.server.capacity.budget import MemoryBudget
 from om_proxy.wire.upstream import UpstreamResponse
+from om_proxy.wire.upstream.calls import TRANSPORT_ERRORS
 from om_proxy.wire.upstream.transport import RawResponse
 
 MAX_WHOLE_BYTES = 8 << 20  # of a reply that is no stream; a larger one is passed on as it comes
@@ -32,6 +40,97 @@ MAX_WHOLE_BYTES = 8 << 20  # of a reply that is no stream; a larger one is passe
 HELD_WEIGHT = 2
 # How long the rest of a complete round is waited for. Then its connection is not used again.
 MAX_DRAIN_S = 0.05
+
+
+class BegunRound(NamedTuple):
+    """The state of a stream's first round when its events have to be read."""
+
+    piece: bytes = b""  # the client gets it next
+    end: RoundEnd | None = None  # None: it goes on
+    fault: Exception | None = None  # of the splice
+
+
+class ClientStream(UpstreamResponse):
+    """The stream that the client gets. Until a tool is called each chunk passes the splice and
+    nothing else: nearly all replies call none. It is an iterator and not an asynchronous generator:
+    each of those costs as much for an event as the whole way through this one."""
+
+    __slots__ = ("_answer", "_chunks", "_decode", "_has_sent", "_reply")
+
+    def __init__(
+        self, answer: UpstreamResponse, decode: Callable[[bytes], bytes], reply: ReplyRounds
+    ) -> None:
+        headers = leave_out_body_headers(answer.headers)
+        body = Body(answer.transport_chunks)
+        super().__init__(RawResponse(answer.status, headers, body), reply.close)
+        if answer.client_headers is not None:
+            self.client_headers = leave_out_body_headers(answer.client_headers)
+        self._answer = answer
+        self._chunks = answer.chunks()  # for the first one, which was looked at
+        self._decode = decode
+        self._reply = reply
+        self._has_sent = False
+
+    async def __anext__(self) -> bytes:
+        if self._put_back:
+            return self._put_back.pop()
+        reply = self._reply
+        splice = reply.splice
+        while reply.rest is None:
+            try:
+                chunk = await anext(self._chunks)
+                self._chunks = self._body
+            except StopAsyncIteration:
+                if piece := await self._end():
+                    return piece
+                if reply.rest is None:
+                    raise
+                break
+            except TRANSPORT_ERRORS as exc:
+                raise self._answer.make_error(exc) from exc
+            try:
+                part = self._decode(chunk)
+            except Exception as exc:  # any error of a decoder
+                raise UpstreamError("a round of the reply cannot be decompressed") from exc
+            try:
+                piece = splice.feed(part) if self._has_sent else self._feed_unsent(part)
+            except Exception as exc:
+                self._read_rest(BegunRound(fault=exc))
+                break
+            if splice.is_reading:
+                self._read_rest(BegunRound(piece))
+            elif piece:
+                return piece
+        assert reply.rest is not None  # else the loop goes on
+        return await anext(reply.rest)
+
+    def _feed_unsent(self, part: bytes) -> bytes:
+        """Feed the splice before the client has got a byte."""
+        reply = self._reply
+        reply.keep_unsent(part)
+        piece = reply.splice.feed(part)
+        if piece and not reply.splice.is_reading:
+            self._has_sent = True
+            reply.mark_sent()
+        return piece
+
+    async def _end(self) -> bytes:
+        """Return the last piece of a round that called no tool."""
+        await anext(self._answer.chunks(), None)  # it notes that its body is read
+        splice = self._reply.splice
+        try:
+            piece, end = splice.end_round()
+        except Exception as exc:
+            self._read_rest(BegunRound(fault=exc))
+            return b""
+        if splice.is_reading:
+            self._read_rest(BegunRound(piece, end))
+            return b""
+        return piece
+
+    def _read_rest(self, begun: BegunRound) -> None:
+        """Read every event of the stream from now on."""
+        self._reply.rest = self._reply.run(self._answer, self._decode, begun)
 
 
 class HeldRounds:
@@ -100,12 +199,6 @@ class ReplyRounds:
         if self.rest is not None:
             await self.rest.aclose()
         await self.requests.close()
-
-    def read_rest(
-        self, answer: UpstreamResponse, decode: Callable[[bytes], bytes], begun: BegunRound
-    ) -> None:
-        """Read every event of the stream from now on."""
-        self.rest = self.run(answer, decode, begun)
 
     async def run(
         self,

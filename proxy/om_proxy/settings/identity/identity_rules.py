@@ -10,7 +10,7 @@ from om_proxy.settings.identity.header_values import Headers
 from om_proxy.settings.identity.keyed_hashes import hash_key
 from om_proxy.settings.identity.sessions import CLIENT_SESSIONS
 
-# for names in the path (edge/base_url.py); no header can have these names
+# for names in the path (edge/routing.py); no header can have these names
 PATH_THREAD = ":om-thread"
 PATH_RESOURCE = ":om-resource"
 

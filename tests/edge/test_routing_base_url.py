@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from om_proxy.common.errors import BadRequest
-from om_proxy.edge.base_url import has_path_thread, split_path, take_names_from_path
 from om_proxy.edge.headers import NOT_FORWARDED, select_request_headers
+from om_proxy.edge.routing import has_path_thread, split_path, take_names_from_path
 from om_proxy.settings.identity.callers import identify
 from om_proxy.settings.identity.identity_rules import IdentityRules
 from om_proxy.settings.identity.naming import normalize_name
