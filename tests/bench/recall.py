@@ -25,7 +25,7 @@ from random import Random
 from statistics import median
 from typing import NamedTuple
 
-from om_proxy.engine.message_index import BATCH_MESSAGES, IndexingSource, MessageIndex
+from om_proxy.engine.background.indexing import BATCH_MESSAGES, IndexingSource, MessageIndex
 from om_proxy.memory.model import Key, Message
 from om_proxy.memory.recall.matching import NO_FILTER
 from om_proxy.memory.recall.passages import IndexPlace, cut_passages

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import orjson
 
 from om_proxy.agents.embedding import EmbeddingModels
-from om_proxy.engine.message_vectors import LOCAL_BATCH_MESSAGES, MessageVectors
+from om_proxy.engine.background.embedding import LOCAL_BATCH_MESSAGES, MessageVectors
 from om_proxy.engine.recall.similar_messages import Comparison
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Key
 from om_proxy.memory.recall.found import FoundPassage, RankedMessage

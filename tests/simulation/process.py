@@ -18,10 +18,9 @@ from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.replies.inline_comments import InlineEvents
 from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.engine.background.due_work import Work
-from om_proxy.engine.background.performers.call_report import CycleReport, WorkCosts
-from om_proxy.engine.background.performers.observe_batch import CallProgress
-from om_proxy.engine.background.performers.work_guard import WorkGuard
+from om_proxy.engine.background.performers.work_guard import CycleReport, WorkGuard
 from om_proxy.engine.background.scheduler import Background
+from om_proxy.engine.background.thread_run import ThreadRun
 from om_proxy.engine.background.worker import MemoryWorker
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
@@ -32,8 +31,7 @@ from om_proxy.engine.turns.turn import CommittedTurn, PreparedTurn
 from om_proxy.management.steering.note_editor import NoteEditor
 from om_proxy.management.steering.pin_board import PinBoard
 from om_proxy.management.steering.work_requests import WorkRequests
-from om_proxy.memory.lifecycle.decisions import Decision
-from om_proxy.memory.model import Key, Memory
+from om_proxy.memory.model import Key
 from om_proxy.observability.facts import ExtraFailed, Facts
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.wire.apis.api import Reply
@@ -89,7 +87,6 @@ class Process:
             Observer(world.minds, abilities=know_nothing, tokens=catalogue.tokens, rng=rng),
             Reflector(world.minds, abilities=know_nothing, tokens=catalogue.tokens, rng=rng),
             catalogue.tokens,
-            policies,
             guard,
             clock=world.clock,
         )
@@ -164,18 +161,18 @@ class WatchedWorker(MemoryWorker):
         key: Key,
         decision: Work,
         context: MemoryContext,
-        progress: CallProgress | None = None,
+        run: ThreadRun | None = None,
     ) -> bool:
         perform = partial(super().perform, key, decision, context)
         self.world.calls_under_way += 1
         self.world.call_begins.set()
         try:
             if self.world.calm or self.world.rng.random() >= 0.1:
-                return await perform(progress)
+                return await perform(run)
             self.world.told(
                 f"{type(decision).__name__} twice"
             )  # as when a lease has run out: both are answered
-            done = await asyncio.gather(perform(progress), perform())
+            done = await asyncio.gather(perform(run), perform())
             return done[0]
         finally:
             self.world.calls_under_way -= 1
@@ -185,21 +182,14 @@ class WatchedWorker(MemoryWorker):
 class WatchedGuard(WorkGuard):
     world: World
 
-    async def record_failure(
-        self,
-        memory: Memory,
-        decision: Decision,
-        exc: ModelError,
-        costs: WorkCosts,
-        cycle: CycleReport,
-    ) -> None:
+    async def record_failure(self, exc: ModelError, cycle: CycleReport) -> None:
         if (
             type(exc) is ModelError
             and str(exc) not in ("broken", Surprise.__name__)
             and "credential" not in str(exc)
         ):
             self.world.broke(Violation(f"a memory model's failure that was ours: {exc}"))
-        await super().record_failure(memory, decision, exc, costs, cycle)
+        await super().record_failure(exc, cycle)
 
 
 class WatchedBackground(Background):

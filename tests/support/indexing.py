@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from om_proxy.engine.message_index import MessageIndex
+from om_proxy.engine.background.indexing import MessageIndex
 from om_proxy.memory.model import Key
 
 

@@ -169,7 +169,6 @@ async def open_parts(
         Observer(asked, abilities=know_nothing, tokens=words, sleep=skip_sleep, rng=Random(1)),
         Reflector(asked, abilities=know_nothing, tokens=words, sleep=skip_sleep, rng=Random(1)),
         words,
-        policies,
         guard,
         clock=clock,
     )

@@ -41,12 +41,11 @@ from om_proxy.edge.passthrough import UnreachedRequests
 from om_proxy.edge.replies.inline_comments import InlineEvents
 from om_proxy.edge.rounds.recall_offers import RecallOffers
 from om_proxy.edge.rounds.recalling import CreateLookUps
-from om_proxy.engine.background.embedding import create_vector_filler
+from om_proxy.engine.background.embedding import MessageVectors, create_vector_filler
 from om_proxy.engine.background.indexing import create_index_filler
 from om_proxy.engine.background.retention import Retention
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.message_vectors import MessageVectors
 from om_proxy.engine.policy import PolicyInForce, find_token_prices
 from om_proxy.engine.recall.conversations import OfferedThreads
 from om_proxy.engine.turns.committing import Committer

@@ -15,11 +15,11 @@ from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
 from om_proxy.common.errors import ConfigError
 from om_proxy.common.extras import render_install_command
+from om_proxy.engine.background.embedding import MessageVectors
 from om_proxy.engine.background.performers.work_guard import WorkGuard
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.background.worker import MemoryWorker
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.message_vectors import MessageVectors
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.engine.turns.committing import Committer
 from om_proxy.engine.turns.deliveries import Deliveries
@@ -48,7 +48,6 @@ def create_background(
         Observer(llm, tokens=count_tokens, abilities=find_abilities),
         Reflector(llm, tokens=count_tokens, abilities=find_abilities),
         count_tokens,
-        policies,
         WorkGuard(memories, policies, clock=clock),
         clock=clock,
         environ=os.environ,

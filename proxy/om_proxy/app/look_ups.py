@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from om_proxy.agents.models import TokenCounter
-from om_proxy.engine.background.indexing import is_indexed
+from om_proxy.engine.background.embedding import EmbeddingChoice, MessageVectors, choose_embedding
+from om_proxy.engine.background.indexing import IndexingSource, MessageIndex, is_indexed
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.message_index import IndexingSource, MessageIndex
-from om_proxy.engine.message_vectors import EmbeddingChoice, MessageVectors, choose_embedding
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.engine.recall.performing import LookUpPerformer, ReadingRights
 from om_proxy.engine.recall.searching import IndexedOrNewest, MessageSearch, StoredNotes

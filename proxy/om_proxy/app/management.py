@@ -13,10 +13,10 @@ from om_proxy.app.look_ups import create_look_up_performer
 from om_proxy.common.errors import OmError
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.rounds.recall_offers import RecallOffers
+from om_proxy.engine.background.embedding import MessageVectors
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.event_feed.feed import EventFeed, EventStream
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.message_vectors import MessageVectors
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.engine.recall.conversations import OfferedThreads
 from om_proxy.engine.turns.committing import Committer

@@ -13,12 +13,12 @@ from om_proxy.engine.background import quiet_walk
 from om_proxy.engine.background.embedding import (
     FIRST_PAUSE_S,
     FULL_WALK_S,
+    MessageVectors,
     create_vector_filler,
     embed_all,
 )
 from om_proxy.engine.background.quiet_walk import QUIET_S, QuietWalker
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.message_vectors import MessageVectors
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.config import Settings

@@ -15,9 +15,8 @@ from msgspec.structs import replace
 from om_proxy.agents.model_access.llm import Target
 from om_proxy.common.errors import ModelError
 from om_proxy.engine.background import scheduler
-from om_proxy.engine.background.performers.observe_batch import CallProgress
-from om_proxy.engine.background.requested_work import RequestedWork
 from om_proxy.engine.background.scheduler import CLAIMS_PER_SLOT, Background
+from om_proxy.engine.background.thread_run import RequestedWork, ThreadRun
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.memory.lifecycle import decisions, transitions
 from om_proxy.memory.lifecycle.decisions import Observe, ObserveNow, Reflect
@@ -369,10 +368,10 @@ class PerformOrder:
         p.worker.perform = self.perform  # type: ignore[method-assign]  # nothing else sees the order
 
     async def perform(
-        self, key: Key, decision: decisions.Decision, call: MemoryContext, progress: CallProgress
+        self, key: Key, decision: decisions.Decision, call: MemoryContext, run: ThreadRun
     ) -> bool:
         self.order.append(key.thread)
-        return await self._real(key, decision, call, progress)
+        return await self._real(key, decision, call, run)
 
 
 async def test_a_flood_leaves_the_next_place_to_another_tenant() -> None:

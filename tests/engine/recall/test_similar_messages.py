@@ -12,7 +12,7 @@ import numpy
 import pytest
 
 from om_proxy.common.errors import ModelBusy, ModelError, PromptTooLong, StorageError
-from om_proxy.engine.message_vectors import EmbeddingChoice, MessageVectors
+from om_proxy.engine.background.embedding import EmbeddingChoice, MessageVectors
 from om_proxy.engine.recall import similar_messages
 from om_proxy.engine.recall.searching import MessageSearch
 from om_proxy.engine.recall.similar_messages import MAX_SIMILAR, Comparison, SimilarMessages

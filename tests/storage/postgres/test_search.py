@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.message_index import MessageIndex
+from om_proxy.engine.background.indexing import MessageIndex
 from om_proxy.storage.postgres.search import HAS_WORD
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.sql import search

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from om_proxy.engine.message_index import MessageIndex
+from om_proxy.engine.background.indexing import MessageIndex
 from om_proxy.storage.sql import search
 from om_proxy.storage.sqlite.session import ThreadSession
 from om_proxy.storage.sqlite.store import SqliteStore

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from om_proxy.common.errors import StorageError
-from om_proxy.engine.message_index import MessageIndex
+from om_proxy.engine.background.indexing import MessageIndex
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.encryption.master_keys import MasterKeys
 from om_proxy.storage.shared import newest_passages

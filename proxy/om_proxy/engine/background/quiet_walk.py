@@ -91,16 +91,8 @@ class WalkLease:
             await self.store.release(self.key, self.holder)
 
 
-class Walk(Protocol):
-    """Repeated walks over all threads."""
-
-    async def run_once(self, lease: WalkLease) -> int:
-        """Walk once, as long as the lease allows. Return the size of the work. Raise OmError; what
-        was done by then stays."""
-
-
 class QuietWalk:
-    """The walks for one kind of work."""
+    """Repeated walks over all threads for one kind of work."""
 
     def __init__(
         self, store: LeaseTable, work: QuietWork, machine_clock: Callable[[], float] = loop_time
@@ -114,6 +106,8 @@ class QuietWalk:
         self._walked_to = 0.0
 
     async def run_once(self, lease: WalkLease) -> int:
+        """Walk once, as long as the lease allows. Return the size of the work. Raise OmError; what
+        was done by then stays."""
         began_at = self._machine_clock()
         is_full = began_at >= self._full_walk_at
         walked_to = 0.0 if is_full else self._walked_to
@@ -158,7 +152,7 @@ class QuietWalker:
         lease_key: Key,
         lease_s: float,
         settings: Callable[[], Settings],
-        create_walks: Callable[[Settings], Sequence[Walk]],
+        create_walks: Callable[[Settings], Sequence[QuietWalk]],
         report_failure: Callable[[OmError], None],
         is_external: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -173,7 +167,7 @@ class QuietWalker:
         self._report_failure = report_failure
         self._is_external = is_external
         self._walked_settings: Settings | None = None
-        self._walks: Sequence[Walk] = ()
+        self._walks: Sequence[QuietWalk] = ()
 
     async def run_forever(self, find_interval_s: Callable[[], float]) -> None:
         while True:

@@ -21,12 +21,13 @@ import structlog
 from om_proxy.common.errors import OmError, Overloaded
 from om_proxy.engine.background.due_work import DueWork
 from om_proxy.engine.background.leases import LEASE_S, Leases
-from om_proxy.engine.background.requested_work import (
+from om_proxy.engine.background.thread_run import (
     STOPPING_MESSAGE,
     RequestedWork,
     RequestedWorkQueue,
+    ThreadRun,
+    loop_time,
 )
-from om_proxy.engine.background.thread_run import ThreadRun, loop_time
 from om_proxy.engine.background.worker import MemoryWorker, WishPerformer
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext, PolicyInForce

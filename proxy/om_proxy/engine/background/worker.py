@@ -10,17 +10,13 @@ from typing import Literal
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
 from om_proxy.common.errors import OmError, Overloaded, StorageError
-from om_proxy.engine.background.decision_report import Work
-from om_proxy.engine.background.due_work import DueWork
-from om_proxy.engine.background.performers.call_report import CycleReport, WorkCosts
+from om_proxy.engine.background.due_work import DueWork, Work
 from om_proxy.engine.background.performers.observe import ObservePerformer
-from om_proxy.engine.background.performers.observe_batch import CallProgress, ObserveBatchPerformer
 from om_proxy.engine.background.performers.reflect import ReflectPerformer
-from om_proxy.engine.background.performers.work_guard import WorkGuard
-from om_proxy.engine.background.requested_work import STOPPING_MESSAGE, RequestedWork
-from om_proxy.engine.background.thread_run import ThreadRun
+from om_proxy.engine.background.performers.work_guard import CycleReport, WorkGuard
+from om_proxy.engine.background.thread_run import STOPPING_MESSAGE, RequestedWork, ThreadRun
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.policy import MemoryContext, PolicyInForce
+from om_proxy.engine.policy import MemoryContext
 from om_proxy.memory.events.changes import Cause, describe_trigger
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.batches import ActivateIdle, ObserveBatch
@@ -39,7 +35,6 @@ class MemoryWorker:
         observer: Observer,
         reflector: Reflector,
         count_tokens: Callable[[str], int],
-        policies: PolicyInForce,
         guard: WorkGuard,
         clock: Callable[[], float] = time.time,
         environ: Mapping[str, str] | None = None,
@@ -49,39 +44,31 @@ class MemoryWorker:
         self._memories = memories
         self._clock = clock
         self._guard = guard
-        self._observe = ObservePerformer(memories, observer, count_tokens, clock, environ)
+        self._observe = ObservePerformer(memories, observer, count_tokens, clock, environ, guard)
         self._reflect = ReflectPerformer(memories, reflector, count_tokens, clock, environ)
-        self._observe_batch = ObserveBatchPerformer(
-            memories, observer, count_tokens, policies, environ, self._observe, guard
-        )
 
     async def perform(
-        self,
-        key: Key,
-        decision: Work,
-        context: MemoryContext,
-        progress: CallProgress | None = None,
+        self, key: Key, decision: Work, context: MemoryContext, run: ThreadRun | None = None
     ) -> bool:
-        """Perform the work. Return whether it succeeded, so that more work may follow."""
+        """Perform the work. Return whether it succeeded, so that more work may follow. `run`: is
+        told of each call of an ObserveBatch."""
         if isinstance(decision, ObserveBatch):
-            return await self._observe_batch.perform(decision, context, progress)
+            return await self._observe.perform_batch(decision, context, run)
         if isinstance(decision, ActivateIdle):
             return await activate_ready_notes(
                 self._memories, decision.keys, self._clock(), decision.why
             )
         memory = await self._memories.load(key)
-        costs = WorkCosts()
-        work = partial(self._perform, memory, decision, context, costs)
-        return await self._guard.run(memory, decision, work, costs)
+        work = partial(self._perform, memory, decision, context)
+        return await self._guard.run(memory, decision, work)
 
     async def perform_requested(
         self, memory: Memory, decision: Decision, context: MemoryContext, cycle_id: str
     ) -> None:
         """Perform work that a person has asked for. A reflection takes the place of its notes at
         once. Raise the ModelError of its model, after it has been recorded."""
-        costs = WorkCosts()
-        work = partial(self._perform, memory, decision, context, costs)
-        await self._guard.run(memory, decision, work, costs, raise_failure=True, cycle_id=cycle_id)
+        work = partial(self._perform, memory, decision, context)
+        await self._guard.run(memory, decision, work, raise_failure=True, cycle_id=cycle_id)
         if isinstance(decision, Reflect):
             await self._memories.update_log(
                 memory.key,
@@ -96,17 +83,12 @@ class MemoryWorker:
         return transitions.swap_reflection(now, self._clock())
 
     async def _perform(
-        self,
-        memory: Memory,
-        decision: Decision,
-        context: MemoryContext,
-        costs: WorkCosts,
-        cycle: CycleReport,
+        self, memory: Memory, decision: Decision, context: MemoryContext, cycle: CycleReport
     ) -> None:
         if isinstance(decision, Observe):
-            await self._observe.perform(memory, decision, context, costs, cycle)
+            await self._observe.perform(memory, decision, context, cycle)
         elif isinstance(decision, Reflect):
-            await self._reflect.perform(memory, decision, context, costs, cycle)
+            await self._reflect.perform(memory, decision, context, cycle)
 
 
 async def activate_ready_notes(

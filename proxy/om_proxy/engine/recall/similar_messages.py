@@ -15,7 +15,7 @@ import structlog
 
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.common.errors import ModelBusy, ModelError, OmError, PromptTooLong, StorageError
-from om_proxy.engine.message_vectors import MAX_SEARCH_S, EmbeddingChoice, MessageVectors
+from om_proxy.engine.background.embedding import MAX_SEARCH_S, EmbeddingChoice, MessageVectors
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import PassageFilter, RankedMessage
 from om_proxy.memory.recall.fusing import MAX_COUNTED_WORDS, Similarity, SimilarMessage

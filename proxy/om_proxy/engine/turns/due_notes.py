@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from om_proxy.common.off_loop import run_off_loop
 from om_proxy.common.reasons import Reason
 from om_proxy.common.running_time import Deadline
-from om_proxy.engine.background.decision_report import report_decision
+from om_proxy.engine.background.due_work import report_decision
 from om_proxy.engine.background.worker import activate_ready_notes
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext

@@ -15,8 +15,8 @@ from om_proxy.common.errors import (
     Unproductive,
 )
 from om_proxy.common.errors import Unusable as UnusableAnswer
-from om_proxy.engine.background.requested_work import RequestedWork
 from om_proxy.engine.background.scheduler import Background
+from om_proxy.engine.background.thread_run import RequestedWork
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.memory_cache.memory_events import create_cycle_id
 from om_proxy.engine.policy import MemoryContext

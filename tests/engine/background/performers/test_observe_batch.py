@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from om_proxy.agents.model_access.llm import Answer
 from om_proxy.engine.background.due_work import DueWork
-from om_proxy.engine.background.performers.observe_batch import MAX_CALLS_PER_RESOURCE
+from om_proxy.engine.background.performers.observe import MAX_CALLS_PER_RESOURCE
 from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
 from om_proxy.memory.lifecycle.decisions import Observe
 from om_proxy.memory.model import Key, Style, resource_key

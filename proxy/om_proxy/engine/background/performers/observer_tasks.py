@@ -1,11 +1,16 @@
-"""Build the task that the observer gets about a thread, with the log as the memory models read
-it."""
+"""Prepare what memory models are asked: choose the models, and build the task that the observer gets
+about a thread, with the log as they read it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 
+import structlog
+
+from om_proxy.agents.model_access.llm import Target
+from om_proxy.agents.model_access.targets import Choice, choose_targets, is_above_largest_tier
+from om_proxy.agents.models import choose_default_model, find_small_model
 from om_proxy.agents.observer import ObserverTask
 from om_proxy.agents.transcript_text import clip_end
 from om_proxy.engine.policy import MemoryContext
@@ -20,6 +25,8 @@ from om_proxy.memory.transcript.corrections import find_corrections
 from om_proxy.wire.apis.registry import read_beginning
 
 MAX_ABOUT_ASSISTANT_TOKENS = 200  # of the client's instructions, shown to the observer
+
+logger = structlog.get_logger("memory")
 
 
 def build_observer_task(
@@ -100,3 +107,25 @@ def find_thread_labels(entries: Sequence[Observation]) -> set[str]:
     """Return the labels of the threads that entries of a shared log are about; none for the entries
     of a thread's own log."""
     return {part.label for o in entries for part in o.parts}
+
+
+def choose_memory_models(
+    choice: Choice, context: MemoryContext, input_tokens: int, environ: Mapping[str, str]
+) -> tuple[Target, ...]:
+    """Return the models to ask, in order. `environ` may hold the keys of providers."""
+    config = context.effective.memory
+    key = config.api_key.get_secret_value() if config.api_key else None
+    if is_above_largest_tier(choice, input_tokens):
+        # the largest tier's model is asked all the same (docs/contributing/behaviour.md#models)
+        logger.warning("model.above_tiers", input=input_tokens)
+    inherited = context.inherited
+    return choose_targets(
+        choice,
+        inherited=inherited,
+        api_base=config.api_base,
+        api_key=key,
+        input_tokens=input_tokens,
+        default_model=choose_default_model(),
+        small_model=find_small_model(inherited.model, inherited.base_url) if inherited else None,
+        environ=environ,
+    )

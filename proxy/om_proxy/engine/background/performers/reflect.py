@@ -10,15 +10,19 @@ from functools import partial
 
 from om_proxy.agents.reflector import Reflected, Reflector
 from om_proxy.common.errors import Oversized, PromptTooLong
-from om_proxy.engine.background.performers.call_report import (
+from om_proxy.engine.background.performers.observer_tasks import (
+    choose_memory_models,
+    find_thread_labels,
+    render_sources,
+)
+from om_proxy.engine.background.performers.work_guard import (
     CycleReport,
     WorkCosts,
+    find_sources,
     redact_answer,
     report_call,
     store_paid_answer,
 )
-from om_proxy.engine.background.performers.memory_models import choose_memory_models
-from om_proxy.engine.background.performers.observer_tasks import find_thread_labels, render_sources
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.memory.lifecycle import transitions
@@ -42,15 +46,14 @@ class ReflectPerformer:
         memory: Memory,
         decision: Reflect,
         context: MemoryContext,
-        costs: WorkCosts,
         cycle: CycleReport,
     ) -> None:
-        """Condense the notes. `costs` gets what was paid and is not stored with the reflection."""
+        """Condense the notes."""
         sources = find_sources(memory, decision)
         if len(sources) < decision.entries or not sources:
             return
         await cycle.start(sum(o.tokens for o in sources))
-        sources, answer = await self._condense(memory, sources, decision, context, costs)
+        sources, answer = await self._condense(memory, sources, decision, context, cycle.costs)
         answer = await redact_answer(answer, context)
         size = sum(o.tokens for o in sources)
         tokens = await asyncio.to_thread(self.count_tokens, answer.text)
@@ -69,7 +72,7 @@ class ReflectPerformer:
             suggestion=answer.suggestion,
             model=answer.model,
         )
-        paid = costs.take()
+        paid = cycle.costs.take()
 
         def keep_reflection(is_retry: bool, now: Memory) -> Memory:
             if is_retry and now.log.reflection == reflection:
@@ -132,10 +135,6 @@ class ReflectPerformer:
                 # three quarters, not half: a refusal costs little, and with too few entries the
                 # oldest one is condensed over and over
                 sources = sources[: len(sources) * 3 // 4]
-
-
-def find_sources(memory: Memory, decision: Reflect) -> tuple[Observation, ...]:
-    return memory.log.entries[decision.start : decision.start + decision.entries]
 
 
 def _join_instructions(*instructions: str | None) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from om_proxy.common.errors import Conflict, OmError, StorageError, Unwritable
-from om_proxy.engine.background.performers import call_report
+from om_proxy.engine.background.performers import work_guard
 from om_proxy.memory.lifecycle.decisions import Decision, Observe, Reflect
 from om_proxy.memory.model import Memory
 from om_proxy.storage.base import Store
@@ -54,7 +54,7 @@ def fail_commits(
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_report, "RETRY_S", 0.0)
+    monkeypatch.setattr(work_guard, "RETRY_S", 0.0)
 
 
 @pytest.mark.parametrize("writes", [False, True], ids=["before", "after"])
@@ -89,7 +89,7 @@ async def test_what_no_time_heals(monkeypatch: pytest.MonkeyPatch, error: OmErro
 
 async def test_a_store_that_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is given up in the end: the work is due again."""
-    monkeypatch.setattr(call_report, "MAX_STORING_S", 0.05)
+    monkeypatch.setattr(work_guard, "MAX_STORING_S", 0.05)
     async with open_parts() as p:
         decision = await prepare_observation(p)
         fail_commits(monkeypatch, p.store, *[StorageError("away")] * 100_000)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.engine.background.decision_report import Work, describe_decision, report_decision
+from om_proxy.engine.background.due_work import Work, describe_decision, report_decision
 from om_proxy.memory.lifecycle.batches import ActivateIdle, ObserveBatch
 from om_proxy.memory.lifecycle.decisions import Activate, Observe, Reflect, Swap
 from om_proxy.observability.facts import Decided, Fact, Facts

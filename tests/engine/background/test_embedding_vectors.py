@@ -8,7 +8,7 @@ from math import nan
 import pytest
 
 from om_proxy.common.errors import ModelBusy, ModelError, Unusable
-from om_proxy.engine.message_vectors import (
+from om_proxy.engine.background.embedding import (
     EmbeddingChoice,
     MessageVectors,
     choose_embedding,

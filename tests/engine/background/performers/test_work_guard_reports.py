@@ -8,7 +8,7 @@ import pytest
 
 from om_proxy.agents.model_access.llm import Answer
 from om_proxy.common.errors import ModelBusy, ModelError
-from om_proxy.engine.background.performers.call_report import WorkCosts
+from om_proxy.engine.background.performers.work_guard import WorkCosts
 from om_proxy.memory.ledger import EMPTY_LEDGER, NO_MEMORY_COSTS, Account, MemoryCosts
 from om_proxy.memory.lifecycle.decisions import Observe, Reflect
 from om_proxy.memory.notes.cut_off import Finish

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from om_proxy.engine import message_index
-from om_proxy.engine.message_index import IndexingSource, MessageIndex
+from om_proxy.engine.background import indexing
+from om_proxy.engine.background.indexing import IndexingSource, MessageIndex
 from om_proxy.memory.recall.matching import NO_FILTER
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
@@ -42,7 +42,7 @@ async def test_a_search_indexes_what_it_lacks(
 ) -> None:
     """At most so many messages, of the thread with the latest turn first; the rest is told."""
     await store_threads(store)
-    monkeypatch.setattr(message_index, "MAX_INDEXED_BEFORE_SEARCH", 4)
+    monkeypatch.setattr(indexing, "MAX_INDEXED_BEFORE_SEARCH", 4)
     source = IndexingSource(MessageIndex(store), lambda info: True)
     found = await source.find_passages(KEY, ["quorum"], NO_FILTER)
     assert (found.messages, found.unread) == (4, 2)

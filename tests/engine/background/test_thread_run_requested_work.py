@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.common.errors import ModelError, Overloaded
-from om_proxy.engine.background import requested_work
-from om_proxy.engine.background.requested_work import RequestedWork, RequestedWorkQueue
+from om_proxy.engine.background import thread_run
+from om_proxy.engine.background.thread_run import RequestedWork, RequestedWorkQueue
 from om_proxy.memory.lifecycle.decisions import ObserveNow, ReflectNow
 from om_proxy.memory.model import Key
 
@@ -39,7 +39,7 @@ async def test_an_equal_wish_joins_what_waits() -> None:
 
 
 async def test_the_queue_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requested_work, "MAX_REQUESTED_WORK", 1)
+    monkeypatch.setattr(thread_run, "MAX_REQUESTED_WORK", 1)
     queue = RequestedWorkQueue()
     queue.add(RequestedWork(KEY, ObserveNow(), "1"))
     with pytest.raises(Overloaded):
