@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -19,7 +18,7 @@ from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import StorageError
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
-from om_proxy.engine.turns.turn import PreparedTurn
+from om_proxy.engine.turns.turn import MissedTurn, PreparedTurn
 from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.settings.identity.callers import Caller, Mode
@@ -254,16 +253,27 @@ async def test_a_turn_without_memory_whose_thread_is_forgotten_while_it_is_store
                 return answer
 
             monkeypatch.setattr(t.parts.store, asked_first, forget_then)
-            await t.engine.close_missed(
-                Caller(KEY, KEY.tenant, "on"),
-                request([user("hello"), assistant("hi"), user("and now?")]),
-                t.parts.context(),
-                Hints(),
-                came_at,
-                make_reply("too late"),
-                delivered=True,
-            )
+            sent = [user("hello"), assistant("hi"), user("and now?")]
+            await t.engine.close_missed(make_missed(t, sent, "too late", came_at))
             assert await t.live() == []
+
+
+def make_missed(
+    t: Turns, sent: list[Message], reply: str, came_at: float, *, ended_at: float | None = None
+) -> MissedTurn:
+    """Return a turn that ends now, or at `ended_at`."""
+    caller = Caller(KEY, KEY.tenant, "on")
+    return MissedTurn(
+        caller,
+        lambda secret: caller,
+        request(sent),
+        t.parts.context(),
+        Hints(),
+        came_at,
+        make_reply(reply),
+        t.parts.clock.now if ended_at is None else ended_at,
+        was_delivered=lambda: True,
+    )
 
 
 async def close_missed(
@@ -275,17 +285,9 @@ async def close_missed(
     again: bool,
     ended_at: float | None = None,
 ) -> None:
-    await t.engine.close_missed(
-        Caller(KEY, KEY.tenant, "on"),
-        request([user(text)]),
-        t.parts.context(),
-        Hints(),
-        came_at,
-        make_reply(reply),
-        delivered=True,
-        may_be_stored=again,
-        ended_at=ended_at,
-    )
+    missed = make_missed(t, [user(text)], reply, came_at, ended_at=ended_at)
+    missed.is_commit_begun = again
+    await t.engine.close_missed(missed)
 
 
 @pytest.mark.parametrize("between", [0, 1, 9])
@@ -357,19 +359,10 @@ async def test_when_a_turn_without_memory_may_be_stored(
         await t.turn([user("hello")], "hi")
         t.parts.memories.held.drop(KEY)
         monkeypatch.setattr(t.parts.store, method, AsyncMock(side_effect=StorageError("gone")))
-        sent: list[bool] = []
+        missed = make_missed(t, [user("mine")], "its reply", t.parts.clock.now)
         with pytest.raises(StorageError):
-            await t.engine.close_missed(
-                Caller(KEY, KEY.tenant, "on"),
-                request([user("mine")]),
-                t.parts.context(),
-                Hints(),
-                t.parts.clock.now,
-                make_reply("its reply"),
-                delivered=True,
-                on_commit=partial(sent.append, True),
-            )
-        assert bool(sent) is is_sent
+            await t.engine.close_missed(missed)
+        assert missed.is_commit_begun is is_sent
 
 
 async def test_a_turn_is_dropped_only_if_the_store_says_that_its_thread_is_gone() -> None:

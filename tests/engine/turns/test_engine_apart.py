@@ -19,8 +19,6 @@ from om_proxy.common.errors import StorageError
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.model import MAX_VIEWS, Memory
-from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.settings.identity.callers import Caller
 from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.e2e.running import Clock
@@ -28,9 +26,9 @@ from tests.engine.turns.test_engine import (
     Message,
     Turns,
     assistant,
+    make_missed,
     make_reply,
     read_forwarded,
-    request,
     texts,
     user,
 )
@@ -143,16 +141,8 @@ class Talker:
     async def _close_missed(
         self, process: Process, sent: list[Message], reply: str, came_at: float
     ) -> None:
-        await process.turns.engine.close_missed(
-            Caller(KEY, KEY.tenant, "on"),
-            request(sent),
-            process.turns.parts.context(),
-            Hints(),
-            came_at,
-            make_reply(reply),
-            delivered=True,
-            ended_at=came_at,
-        )
+        missed = make_missed(process.turns, sent, reply, came_at, ended_at=came_at)
+        await process.turns.engine.close_missed(missed)
 
 
 @pytest.mark.sample(4)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from om_proxy.agents.models import TokenCounter
@@ -14,7 +15,6 @@ from om_proxy.common.errors import Conflict, ForgottenName
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.engine.memory_cache.memories import Memories, retry_on_conflict
 from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn, UnstoredEntries
-from om_proxy.engine.turns.kept_look_ups import LookUpKeeper
 from om_proxy.engine.turns.reconciling import Reconciler, count_messages
 from om_proxy.engine.turns.turn import (
     NOTHING_COMMITTED,
@@ -40,6 +40,7 @@ from om_proxy.memory.model import (
     Memory,
     Message,
 )
+from om_proxy.memory.recall.kept_look_ups import list_named_labels, quotes_thread
 from om_proxy.memory.rounds import LookedUp
 from om_proxy.memory.transcript.apply_turn import EndedReply, end_turn
 from om_proxy.memory.transcript.unstored import merge_unstored
@@ -50,6 +51,25 @@ from om_proxy.wire.apis.api import Reply
 # The time of a retry this soon after the turn is not stored: the provider's prompt cache lives for
 # minutes, so it is warm anyway.
 WARM_CACHE_S = 60.0
+
+
+# Two processes measure the store's clock apart. A thread that was forgotten so long before the
+# request came, and is here again, only costs its quotes.
+CLOCK_MARGIN_S = 60.0
+
+
+class TurnEnd(Struct, frozen=True):
+    """What became of a request."""
+
+    ended_at: float  # when the reply ended, in unix seconds
+    reply: Item | None = None  # the complete one
+    interrupted: Item | None = None  # what came of a reply that broke off
+    # what the turn adds to the thread's ledger, once, whichever attempt succeeds
+    accounted: AccountedTurn = NOTHING_ACCOUNTED
+    # the client has not seen the end of the reply, and may have asked again since
+    is_end_unseen: bool = False
+    look_ups: LookedUp | None = None  # of the complete reply; the commit counts their tokens
+    has_choices: bool = False  # the reply is the first of several
 
 
 def accept_any(_: Memory) -> None:
@@ -69,152 +89,84 @@ class Committer:
     async def commit(
         self,
         turn: OpenedTurn,
-        reply: Item | None = None,
-        interrupted: Item | None = None,
-        accounted: AccountedTurn = NOTHING_ACCOUNTED,
-        *,
-        is_end_unseen: bool = False,
+        end: TurnEnd | None = None,
         check: Callable[[Memory], None] = accept_any,
-        look_ups: LookedUp | None = None,
-        ended_at: float | None = None,
-        has_choices: bool = False,
     ) -> CommittedTurn:
-        """Commit the turn. If another commit came first, compute the turn again.
-
-        `reply`: the complete reply. `interrupted`: what came of a reply that broke off.
-        `accounted`: what the turn adds to the thread's ledger, once, whichever attempt succeeds.
-        `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
-        since. `check`: raises an error unless the turn may be committed on this state of the
-        thread. No other commit comes between. `look_ups`: of the complete reply; their tokens are
-        counted here. `ended_at`: when the reply ended, in unix seconds; None: now. `has_choices`:
-        the reply is the first of several.
-        """
+        """Commit the turn. If another commit came first, compute the turn again. `end`: None: it has
+        no reply, and ends now. `check`: raises an error unless the turn may be committed on this
+        state of the thread. No other commit comes between."""
         facts = self.memories.facts
-        if look_ups is not None:
+        if end is None:
+            end = TurnEnd(self.clock())
+        if end.look_ups is not None:
             model = turn.request.model or ""
-            look_ups = await facts.await_extra(
-                "look_up_tokens", turn.key, None, self._count_look_ups, look_ups, model
+            counted = await facts.await_extra(
+                "look_up_tokens", turn.key, None, self._count_look_ups, end.look_ups, model
             )
-        attempt = partial(
-            self._try_commit,
-            turn,
-            reply,
-            interrupted,
-            accounted,
-            is_end_unseen=is_end_unseen,
-            check=check,
-            look_ups=look_ups,
-            ended_at=self.clock() if ended_at is None else ended_at,
-            has_choices=has_choices,
-        )
+            end = replace(end, look_ups=counted)
+        attempt = partial(self._try_commit, turn, end, check)
         async with self.memories.lock(turn.key):
             committed = await retry_on_conflict(attempt)
-        if committed.memory is None or look_ups is None:
+        if committed.memory is None or end.look_ups is None:
             return committed
-        check_stored, memory = LookUpKeeper(self.memories).check_stored, committed.memory
+        check_stored, memory = self._check_stored_look_ups, committed.memory
         stored = await facts.await_extra(
-            "quotes", turn.key, memory, check_stored, turn, memory, look_ups
+            "quotes", turn.key, memory, check_stored, turn, memory, end.look_ups
         )
         return replace(committed, memory=stored)
 
     async def commit_missed(
-        self,
-        turn: OpenedTurn,
-        reply: Item | None,
-        interrupted: Item | None,
-        *,
-        is_delivered: bool,
-        ended_at: float,
-        has_choices: bool,
+        self, turn: OpenedTurn, end: TurnEnd, *, is_delivered: bool
     ) -> CommittedTurn:
         """Commit a turn whose memory could not be read when its request came. After others that
         ended when it had come already, it is stored as what it would have come to at its time
         (docs/contributing/storage.md#turns-that-waited). `is_delivered`: its reply went out to its
-        last byte. The others: as in `commit`."""
-        attempt = partial(
-            self._try_commit_missed,
-            turn,
-            reply,
-            interrupted,
-            is_delivered=is_delivered,
-            ended_at=ended_at,
-            has_choices=has_choices,
-        )
+        last byte."""
+        attempt = partial(self._try_commit_missed, turn, end, is_delivered=is_delivered)
         async with self.memories.lock(turn.key):
             return await retry_on_conflict(attempt)
 
     async def _try_commit_missed(
-        self,
-        turn: OpenedTurn,
-        reply: Item | None,
-        interrupted: Item | None,
-        *,
-        is_delivered: bool,
-        ended_at: float,
-        has_choices: bool,
+        self, turn: OpenedTurn, end: TurnEnd, *, is_delivered: bool
     ) -> CommittedTurn:
         """Ask at each attempt whether others were first: the one before may have failed by them."""
         compared = await self.reconciler.refresh(turn)
         if is_overtaken(turn, compared):
-            return await self._try_commit_late(
-                turn, reply, interrupted, is_delivered=is_delivered, ended_at=ended_at
-            )
+            return await self._try_commit_late(turn, end, is_delivered=is_delivered)
 
         def check(memory: Memory) -> None:
             if memory.version != compared.memory.version:
                 raise Conflict("another turn of the thread was stored; compare with it, too")
 
-        return await self._try_commit(
-            turn,
-            reply,
-            interrupted,
-            NOTHING_ACCOUNTED,
-            is_end_unseen=False,
-            check=check,
-            look_ups=None,
-            ended_at=ended_at,
-            has_choices=has_choices,
-        )
+        return await self._try_commit(turn, end, check)
 
     async def _try_commit_late(
-        self,
-        turn: OpenedTurn,
-        reply: Item | None,
-        interrupted: Item | None,
-        *,
-        is_delivered: bool,
-        ended_at: float,
+        self, turn: OpenedTurn, end: TurnEnd, *, is_delivered: bool
     ) -> CommittedTurn:
         then, newest = await self.reconciler.reconcile_in_time(turn)
         if self.reconciler.is_forgotten(turn, newest) or await self.reconciler.is_name_forgotten(
             turn, newest
         ):
             return self._leave_forgotten(turn)
-        if then.verdict.forks and reply is None:
+        if then.verdict.forks and end.reply is None:
             return NOTHING_COMMITTED
-        spooled, _ = await self._end_turn(turn, then, reply, None, None, None, ended_at)
+        # nothing is accounted for, and nothing was looked up
+        spooled, _ = await self._end_turn(turn, then, replace(end, interrupted=None))
         spooled = replace(spooled, model=turn.request.model)
         merged = merge_unstored(
             newest, then.memory, spooled, delivered_seq=spooled.end if is_delivered else 0
         )
         after, not_live = merged.after, list(merged.not_live)
-        if interrupted is not None and after is not newest:
-            counts, encoding = await count_messages(
-                self.token_counter,
-                self.memories.facts,
-                turn.key,
-                {0: interrupted.raw},
-                turn.request.model or "",
-                interrupted.api,
-            )
+        if end.interrupted is not None and after is not newest:
+            tokens, encoding = await self._count_reply(turn, end.interrupted)
             after, message = number_interrupted_reply(
-                after, interrupted, counts[0], ended_at, encoding
+                after, end.interrupted, tokens, end.ended_at, encoding
             )
             not_live.append(message)
         if after is newest:
             return NOTHING_COMMITTED
         committed = await self._write(newest, after, None, not_live, turn.asked_at)
-        reply_seq = merged.new_seqs.get(spooled.end, 0) if reply is not None else 0
+        reply_seq = merged.new_seqs.get(spooled.end, 0) if end.reply is not None else 0
         return CommittedTurn(committed, reply_seq)
 
     async def store_unanswered(self, turn: OpenedTurn) -> OpenedTurn:
@@ -246,18 +198,9 @@ class Committer:
         return reconciled.memory.end if is_stored else 0
 
     async def _try_commit(
-        self,
-        turn: OpenedTurn,
-        reply: Item | None,
-        interrupted: Item | None,
-        accounted: AccountedTurn,
-        *,
-        is_end_unseen: bool,
-        check: Callable[[Memory], None],
-        look_ups: LookedUp | None,
-        ended_at: float,
-        has_choices: bool,
+        self, turn: OpenedTurn, end: TurnEnd, check: Callable[[Memory], None]
     ) -> CommittedTurn:
+        reply, accounted = end.reply, end.accounted
         reconciled = await self.reconciler.refresh(turn)
         check(reconciled.memory)
         if self.reconciler.is_forgotten(
@@ -267,7 +210,7 @@ class Committer:
         is_overtaken = reconciled.memory.end != turn.reconciled.memory.end
         # Another attempt's reply stays: only a reply that the client has seen to its end supersedes
         # messages.
-        keeps_other_reply = reply is None or (is_end_unseen and is_overtaken)
+        keeps_other_reply = reply is None or (end.is_end_unseen and is_overtaken)
         # The client has gone on since, from an earlier message: that stays taken back.
         is_taken_back = is_overtaken and takes_back_later_request(
             reconciled.verdict, reconciled.memory.views, turn.asked_at
@@ -279,16 +222,15 @@ class Committer:
         if reply is not None and recorded is not None and is_same_reply(recorded, reply):
             await self._store_retry_time(turn, reconciled.memory, accounted.entry)
             return CommittedTurn(reply_seq=reconciled.memory.end)
-        if look_ups is not None:
+        if end.look_ups is not None:
             # if it cannot be known whether they quote a thread that is gone, none are kept
-            choose = LookUpKeeper(self.memories).choose_kept
-            look_ups = await self.memories.facts.await_extra(
-                "look_ups", turn.key, None, choose, turn, look_ups
+            choose = self._choose_kept_look_ups
+            kept = await self.memories.facts.await_extra(
+                "look_ups", turn.key, None, choose, turn, end.look_ups
             )
-        after, interrupted_messages = await self._end_turn(
-            turn, reconciled, reply, interrupted, accounted.reply_tokens, look_ups, ended_at
-        )
-        if has_choices:
+            end = replace(end, look_ups=kept)
+        after, interrupted_messages = await self._end_turn(turn, reconciled, end)
+        if end.has_choices:
             after = mark_choices(after)
         is_stored = replace(after, turn_at=reconciled.memory.turn_at) == reconciled.memory
         if is_stored and not interrupted_messages:  # a retry
@@ -317,42 +259,45 @@ class Committer:
         return NOTHING_COMMITTED
 
     async def _end_turn(
-        self,
-        turn: OpenedTurn,
-        reconciled: ReconciledTurn,
-        reply: Item | None,
-        interrupted: Item | None,
-        reply_tokens: int | None,
-        look_ups: LookedUp | None,
-        ended_at: float,
+        self, turn: OpenedTurn, reconciled: ReconciledTurn, end: TurnEnd
     ) -> tuple[Memory, list[Message]]:
         """Return the memory with the turn in it, and the interrupted reply, if there is one, with its
-        seq. `reply_tokens`: of either reply; None: it is counted here."""
-        facts, model = self.memories.facts, turn.request.model or ""
-        item, encoding = reply or interrupted, ""
-        if item is not None and reply_tokens is None:
-            counts, encoding = await count_messages(
-                self.token_counter, facts, turn.key, {0: item.raw}, model, item.api
-            )
-            reply_tokens = counts[0]
+        seq."""
+        reply, interrupted, ended_at = end.reply, end.interrupted, end.ended_at
+        item, tokens, encoding = reply or interrupted, end.accounted.reply_tokens, ""
+        if item is not None and tokens is None:
+            tokens, encoding = await self._count_reply(turn, item)
         elif item is not None:
-            encoding = facts.try_extra("tokens", turn.key, "", self.token_counter.encoding, model)
+            model, read = turn.request.model or "", self.token_counter.encoding
+            encoding = self.memories.facts.try_extra("tokens", turn.key, "", read, model)
         ended = (
-            EndedReply(reply, reply_tokens or 0, encoding, look_ups) if reply is not None else None
+            EndedReply(reply, tokens or 0, encoding, end.look_ups) if reply is not None else None
         )
         base, asked, verdict = reconciled.base, reconciled.asked, reconciled.verdict
-        end = partial(end_turn, base, asked, verdict, turn.asked_at, ended_at, ended)
+        apply = partial(end_turn, base, asked, verdict, turn.asked_at, ended_at, ended)
         new_count = asked.next_seq - base.next_seq
-        after = end() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, end)
+        after = apply() if new_count <= MANY_MESSAGES else await run_off_loop(new_count, apply)
         now = self.clock()
         if after.turn_at is not None and after.turn_at > now:  # by a clock that was ahead
             after = replace(after, turn_at=now)
         if not interrupted:
             return after, []
         after, message = number_interrupted_reply(
-            after, interrupted, reply_tokens or 0, ended_at, encoding
+            after, interrupted, tokens or 0, ended_at, encoding
         )
         return after, [message]
+
+    async def _count_reply(self, turn: OpenedTurn, item: Item) -> tuple[int, str]:
+        """Return the payload tokens of a reply, and the name of the encoding."""
+        counts, encoding = await count_messages(
+            self.token_counter,
+            self.memories.facts,
+            turn.key,
+            {0: item.raw},
+            turn.request.model or "",
+            item.api,
+        )
+        return counts[0], encoding
 
     async def _count_look_ups(self, look_ups: LookedUp, model: str) -> LookedUp:
         beside = [look_ups.beside] if look_ups.beside else []
@@ -361,6 +306,36 @@ class Committer:
         counts = await self.token_counter.count(dict(enumerate(messages)), model, "chat")
         tokens = sum(counts.values()) + MESSAGE_FRAMING_TOKENS * len(messages)
         return look_ups._replace(tokens=tokens)
+
+    # ── look-ups that quote a thread which was forgotten while they were made ─────────────────────
+    #
+    # Forgetting takes what is stored by then. So the events of forgettings are read before the turn is
+    # stored; what is forgotten between that and the commit makes the commit conflict (`Store.commit`).
+
+    async def _choose_kept_look_ups(self, turn: OpenedTurn, look_ups: LookedUp) -> LookedUp | None:
+        """Return the look-ups; None if they quote a thread that was forgotten since the request
+        came."""
+        if not list_named_labels(look_ups):
+            return look_ups
+        since = turn.asked_at - CLOCK_MARGIN_S
+        gone = await self.memories.forgettings.list_labels_since(turn.key.tenant, since)
+        return None if any(quotes_thread(look_ups, label) for label in gone) else look_ups
+
+    async def _check_stored_look_ups(
+        self, turn: OpenedTurn, memory: Memory, look_ups: LookedUp
+    ) -> Memory:
+        """Take look-ups that quote others out of a turn that waits for the store: a forgetting
+        would not find them. Return the memory as it is then."""
+        if memory.version > 0 or not list_named_labels(look_ups):
+            return memory
+
+        def drop(stored: Memory) -> Memory:
+            tail = tuple(
+                replace(m, look_ups=None) if m.look_ups == look_ups else m for m in stored.tail
+            )
+            return replace(stored, tail=tail) if tail != tuple(stored.tail) else stored
+
+        return await self.memories.update(turn.key, drop, turn.scope, row_id=memory.row_id)
 
     def _is_retry_recorded(self, turn: OpenedTurn, memory: Memory) -> bool:
         """Return whether storing the time of this retry would change nothing: the last turn is

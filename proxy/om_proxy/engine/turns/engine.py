@@ -24,7 +24,7 @@ from om_proxy.engine.background.recounting import Recounter
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, Accountant, AccountedTurn
-from om_proxy.engine.turns.committing import Committer
+from om_proxy.engine.turns.committing import Committer, TurnEnd
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.due_notes import DueNotes, MemoryWork
@@ -32,7 +32,7 @@ from om_proxy.engine.turns.overflow import OverflowRecovery
 from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.prompt.prompt_builder import PromptBuilder
 from om_proxy.engine.turns.prompt.shadow import ShadowPrompt, ShadowPrompts
-from om_proxy.engine.turns.reconciling import EarlierTry, Reconciler
+from om_proxy.engine.turns.reconciling import Reconciler
 from om_proxy.engine.turns.turn import (
     NOTHING_COMMITTED,
     CommittedTurn,
@@ -210,16 +210,16 @@ class Engine:
         if complete is None and opened.reconciled.verdict.forks:
             self.committer.add_unstored(opened, accounted.entry)
             return NOTHING_COMMITTED
-        committed = await self.committer.commit(
-            opened,
+        end = TurnEnd(
+            self._clock() if ended_at is None else ended_at,
             complete,
             interrupted,
             accounted,
-            is_end_unseen=is_end_unseen,
-            look_ups=reply.look_ups if complete is not None and reply is not None else None,
-            ended_at=ended_at,
-            has_choices=bool(reply and reply.others),
+            is_end_unseen,
+            reply.look_ups if complete is not None and reply is not None else None,
+            bool(reply and reply.others),
         )
+        committed = await self.committer.commit(opened, end)
         self._start_due_work(opened, committed)
         return committed
 
@@ -265,58 +265,40 @@ class Engine:
                 self._recounting.recount(memory, then=partial(self._wake, turn))
             )
 
-    async def close_missed(
-        self,
-        caller: Caller,
-        request: Request,
-        context: MemoryContext,
-        hints: Hints,
-        came_at: float,
-        reply: Reply | None,
-        *,
-        delivered: bool,
-        may_be_stored: bool = False,
-        ended_at: float | None = None,
-        on_commit: Callable[[], None] = lambda: None,
-    ) -> None:
+    async def close_missed(self, missed: MissedTurn) -> None:
         """Commit the turn of a request whose memory could not be read when it came, so that its
         original bytes went upstream. Its message may be stored already: it was to wait for an
-        observation. `may_be_stored`: an earlier commit of the turn was cut, and may be written.
-        `ended_at`: as in `close_turn`. `on_commit` is called before the turn is sent to the store.
+        observation, or an earlier commit of the turn was cut.
 
         If other turns ended since it came, the request could not contain their messages: it is
-        compared with what was before them (docs/contributing/storage.md#turns-that-waited).
-        `delivered`: as far as is known, the reply went out to its last byte. In that case, the same
-        message sent again is a new message.
+        compared with what was before them (docs/contributing/storage.md#turns-that-waited). If its
+        reply went out to its last byte, the same message sent again is a new message.
 
         If the thread was forgotten since the request came, nothing is stored.
         """
+        caller, reply, is_delivered = missed.caller, missed.reply, missed.was_delivered()
         assert caller.key is not None  # a request without a thread has no memory to miss
         try:
             turn = await self._reconciler.reconcile(
-                caller, request, context, hints, came_at, EarlierTry(reply, may_be_stored)
+                caller, missed.request, missed.context, missed.hints, missed.came_at, missed
             )
         except TakenForSideRequest:
             return
         # Asked after the memory was read. A row that is forgotten later is missed at the commit,
         # and one that was gone by then has left its event.
-        if await self._memories.forgettings.is_forgotten_in_store(caller.key, came_at):
+        if await self._memories.forgettings.is_forgotten_in_store(caller.key, missed.came_at):
             self._memories.emit_forgotten(caller.key)
             return
-        on_commit()
+        missed.is_commit_begun = True
         if not turn.should_store:
             return
         complete, interrupted = await self._read_reply(turn, reply)
-        committed = await self.committer.commit_missed(
-            turn,
-            complete,
-            interrupted,
-            is_delivered=delivered,
-            ended_at=self._clock() if ended_at is None else ended_at,
-            has_choices=bool(reply and reply.others),
+        end = TurnEnd(
+            missed.ended_at, complete, interrupted, has_choices=bool(reply and reply.others)
         )
+        committed = await self.committer.commit_missed(turn, end, is_delivered=is_delivered)
         self._start_due_work(turn, committed)
-        if delivered:
+        if is_delivered:
             self._record_delivery(turn, committed.reply_seq)
 
     async def commit_or_defer(
@@ -368,27 +350,13 @@ class Engine:
         key = turn.caller.key
         assert key is not None  # a request without a thread has no memory to miss
         turn.is_sent_again = self._is_sent_again(key, turn)
-        self._deferred.defer(key, partial(self._commit_missed, turn), turn.held_bytes, turn)
+        self._deferred.defer(key, partial(self.close_missed, turn), turn.held_bytes, turn)
 
     def _is_sent_again(self, key: Key, turn: MissedTurn) -> bool:
         """Return whether the client is known for its whole history, and sends some now."""
         memory = self._memories.held.find(key)
         is_full = turn.hints.history == "full" or (memory is not None and memory.style == "full")
         return is_full and turn.request.api.has_replies(turn.request)
-
-    async def _commit_missed(self, turn: MissedTurn) -> None:
-        await self.close_missed(
-            turn.caller,
-            turn.request,
-            turn.context,
-            turn.hints,
-            turn.came_at,
-            turn.reply,
-            delivered=turn.was_delivered(),
-            may_be_stored=turn.is_commit_begun,
-            ended_at=turn.ended_at,
-            on_commit=turn.mark_commit_begun,
-        )
 
     def add_late_shadow(
         self, turn: PreparedTurn, reply: Reply, accounted: AccountedTurn, shadow: ShadowPrompt
@@ -426,4 +394,5 @@ class Engine:
         `ended_at`: as in `close_turn`."""
         opened = turn.opened
         if opened.should_store and not opened.reconciled.verdict.forks:
-            await self.committer.commit(opened, ended_at=ended_at)
+            end = None if ended_at is None else TurnEnd(ended_at)
+            await self.committer.commit(opened, end)

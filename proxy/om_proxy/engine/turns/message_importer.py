@@ -12,7 +12,7 @@ from typing import NamedTuple
 from om_proxy.common.errors import BadRequest, Conflict, StorageError
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.policy import MemoryContext
-from om_proxy.engine.turns.committing import Committer, accept_any
+from om_proxy.engine.turns.committing import Committer, TurnEnd, accept_any
 from om_proxy.engine.turns.reconciling import Reconciler, count_messages
 from om_proxy.engine.turns.turn import TakenForSideRequest
 from om_proxy.memory.model import Key, Memory, resource_key
@@ -97,11 +97,11 @@ class MessageImporter:
             return ImportedMessages(0, count, turn.reconciled.memory.revision)
         if verdict.forks:
             raise Conflict(OTHER_CONVERSATION)
-        ended_at = None
+        end = None
         if hints.said_at:
             require_later(turn.reconciled.memory, hints.said_at[verdict.new[0]])
-            ended_at = turn.asked_at  # else the end of the turn would be the messages' time
-        memory = (await self.committer.commit(turn, check=check, ended_at=ended_at)).memory
+            end = TurnEnd(turn.asked_at)  # else the end of the turn would be the messages' time
+        memory = (await self.committer.commit(turn, end, check)).memory
         if memory is None:
             # overtaken by a turn or a forgetting; asked again, it is compared anew
             raise Conflict("the thread has changed while its messages came; send them again")

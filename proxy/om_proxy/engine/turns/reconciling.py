@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,6 +21,7 @@ from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.named_replies import find_items, find_named_reply
 from om_proxy.engine.turns.turn import (
+    MissedTurn,
     OpenedTurn,
     ReconciledTurn,
     TakenForSideRequest,
@@ -108,13 +108,6 @@ def _read_wording(raw: bytes, api: str) -> Wording | None:
     return None if view is None else read_wording(view, write_canonical)
 
 
-class EarlierTry(NamedTuple):
-    """A turn that is stored later than its request came. Something of it may be stored already."""
-
-    reply: Reply | None
-    may_be_stored: bool  # a commit of it was cut
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Reconciler:
     """The comparison of requests with memories. `last_seq_being_read` returns the seq up to which
@@ -134,11 +127,11 @@ class Reconciler:
         context: MemoryContext,
         hints: Hints,
         came_at: float | None = None,
-        earlier_try: EarlierTry | None = None,
+        missed: MissedTurn | None = None,
     ) -> OpenedTurn:
         """Open the turn of this request. `caller.key` must be set. Raise TakenForSideRequest.
-        `came_at`: when the request came; None: now. `earlier_try`: its memory could not be read
-        when it came."""
+        `came_at`: when the request came; None: now. `missed`: its turn, if its memory could not be
+        read when it came. Something of it may be stored already."""
         forget_count = self.memories.forgettings.count
         asked_at = self.clock() if came_at is None else came_at
         return await retry_on_conflict(
@@ -150,7 +143,7 @@ class Reconciler:
                 hints,
                 forget_count,
                 asked_at,
-                earlier_try,
+                missed,
             )
         )
 
@@ -162,7 +155,7 @@ class Reconciler:
         hints: Hints,
         forget_count: int,
         asked_at: float,
-        earlier_try: EarlierTry | None,
+        missed: MissedTurn | None,
     ) -> OpenedTurn:
         key = caller.key
         should_store = caller.mode != "read"
@@ -184,12 +177,12 @@ class Reconciler:
             hints = replace(hints, answered_seq=named.seq)
             has_instructions = has_instructions or named.item.origin.has_instructions
         is_held_back = has_instructions and request.previous is not None
-        own = earlier_try and find_own_attempt(
+        own = missed and find_own_attempt(
             memory,
             sent,
             asked_at,
-            self._find_reply_fp(key, request, earlier_try.reply),
-            may_be_stored=earlier_try.may_be_stored,
+            self._find_reply_fp(key, request, missed.reply),
+            may_be_stored=missed.is_commit_begun,
         )
         if (
             own is None

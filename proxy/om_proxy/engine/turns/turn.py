@@ -194,9 +194,6 @@ class MissedTurn:
             (self.reply and self.reply.message) or b""
         )
 
-    def mark_commit_begun(self) -> None:
-        self.is_commit_begun = True
-
     def move(self, secret: bytes, clock_step_s: float) -> None:
         """Take the turn to a store with this secret, whose clock is so much ahead of the one that
         `came_at` is by."""
