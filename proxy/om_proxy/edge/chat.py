@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import structlog
 from starlette.types import Receive, Scope, Send
@@ -21,7 +22,6 @@ from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.exchange import (
     MIN_REPORTED_BODY_BYTES,
     NO_MEMORY_RECEIPT,
-    ChatTracer,
     Exchange,
     apply_kind,
     build_memory_context,
@@ -60,6 +60,9 @@ from om_proxy.wire.server.disconnect import (
 )
 from om_proxy.wire.server.headers import find_header
 from om_proxy.wire.upstream import Upstream, UpstreamResponse
+
+if TYPE_CHECKING:
+    from om_proxy.observability.spans import ChatTracer
 
 logger = structlog.get_logger("memory")
 
@@ -254,7 +257,15 @@ class TurnRoute:
                 return
             require_resource(exchange.caller, context)
             exchange.came_at = self._engine.now()
-            exchange.context = context = self._offer_additions(exchange, context)
+            exchange.recall, exchange.trial, exchange.context = offer_additions(
+                self._offers,
+                exchange.request,
+                exchange.caller.key.tenant if exchange.caller.key else "",
+                exchange.upstream.name,
+                context,
+                can_look_up=self._recalling is not None,
+            )
+            context = exchange.context
             exchange.turn = await self._open_turn(exchange, exchange.request, context)
             if exchange.recall is not None and not await self._offers.can_look_up(exchange.turn):
                 exchange.recall = None
@@ -302,19 +313,6 @@ class TurnRoute:
         if not self._has_warned_of_no_observer:
             self._has_warned_of_no_observer = True
             logger.warning("memory.no_observer", advice=NO_OBSERVER_ADVICE)
-
-    def _offer_additions(self, exchange: Exchange, context: MemoryContext) -> MemoryContext:
-        """Return the context with the layout that the server takes, after `offer_additions`."""
-        assert exchange.request is not None  # an unreadable body has no memory
-        exchange.recall, exchange.trial, context = offer_additions(
-            self._offers,
-            exchange.request,
-            exchange.caller.key.tenant if exchange.caller.key else "",
-            exchange.upstream.name,
-            context,
-            can_look_up=self._recalling is not None,
-        )
-        return context
 
     def _mark_missed(self, exchange: Exchange, exc: Exception) -> None:
         """Mark a turn whose memory could not be read, so that it is stored later. What its client

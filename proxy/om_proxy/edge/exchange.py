@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from starlette.types import Scope
@@ -21,10 +21,9 @@ from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.accounting import AccountedTurn
 from om_proxy.engine.turns.prompt.shadow import ShadowPrompt, find_ready
 from om_proxy.engine.turns.turn import PreparedTurn
-from om_proxy.memory.model import Key
 from om_proxy.memory.token_prices import Usage
 from om_proxy.memory.transcript.reconcile import Hints
-from om_proxy.observability.facts import Bypassed, TurnEnded
+from om_proxy.observability.facts import Bypassed
 from om_proxy.settings.config import UpstreamSettings
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.settings.identity.identity_rules import IdentityRules
@@ -32,6 +31,9 @@ from om_proxy.settings.identity.naming import encode_name
 from om_proxy.wire.apis.additions import Trial
 from om_proxy.wire.apis.api import TURN, Kind, Request
 from om_proxy.wire.server.headers import Header, find_header
+
+if TYPE_CHECKING:
+    from om_proxy.observability.spans import ChatSpan
 
 CALLER_CREDENTIAL_HEADERS = frozenset(
     (
@@ -83,26 +85,6 @@ GATEWAY_HEADER_BEGINNINGS = (
 MIN_REPORTED_BODY_BYTES = 1 << 16
 # for a request that was refused before anything was done for it
 NO_MEMORY_RECEIPT = ((b"x-om-status", Status.OFF.encode()),)
-
-
-class ChatSpan(Protocol):
-    """The span of one request, from its first byte upstream to its end."""
-
-    def replace_context(self, headers: Sequence[Header]) -> list[Header]:
-        """Return the headers with this span as the parent of the model server's."""
-
-    def end(self, turn: TurnEnded) -> None: ...
-
-    def abandon(self) -> None:
-        """End the span of a request that ended without a fact; do nothing if it has ended."""
-
-
-class ChatTracer(Protocol):
-    """Begins spans (observability/spans.py)."""
-
-    def begin_chat(
-        self, headers: Sequence[Header], model: str | None, key: Key | None, upstream: str
-    ) -> ChatSpan: ...
 
 
 @dataclass(slots=True)
