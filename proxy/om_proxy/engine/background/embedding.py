@@ -19,7 +19,7 @@ import structlog
 from om_proxy.agents.embedding import LOCAL_PREFIX, Embedded, EmbeddingModel
 from om_proxy.common.errors import ConfigError, ModelBusy, ModelError, OmError, Unusable
 from om_proxy.common.off_loop import run_off_loop
-from om_proxy.engine.background.quiet_walk import QuietWalk, QuietWalker, WalkLease, finish_work
+from om_proxy.engine.background.quiet_walk import QuietWalk, QuietWalker, finish_work
 from om_proxy.engine.background.thread_run import loop_time
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import find_token_prices
@@ -276,12 +276,12 @@ class ModelWalk(QuietWalk):
     _failures = 0  # in a row
     _retry_at = 0.0  # by the machine's clock
 
-    async def run_once(self, lease: WalkLease) -> int:
+    async def run_once(self, walker: QuietWalker, settings: Settings) -> int:
         """Return the number of vectors; 0 if the model failed."""
         if self._machine_clock() < self._retry_at:
             return 0
         try:
-            made = await super().run_once(lease)
+            made = await super().run_once(walker, settings)
         except ModelError as exc:
             pause = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**self._failures)
             if isinstance(exc, ModelBusy):

@@ -38,10 +38,6 @@ class Leases:
         self.wants_claims = asyncio.Event()  # set when the last claim is in use and more are due
 
     @property
-    def unused_claim_count(self) -> int:
-        return len(self._claimed)
-
-    @property
     def unused_claims(self) -> tuple[Key, ...]:
         return tuple(self._claimed)
 

@@ -13,7 +13,6 @@ import math
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 from om_proxy.common.errors import OmError
@@ -67,30 +66,6 @@ async def finish_work(work: QuietWork, settings: Settings) -> tuple[int, int]:
             return threads, size
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class WalkLease:
-    """The right of this process to walk, as long as the settings stay what they are."""
-
-    store: LeaseTable
-    key: Key
-    holder: str
-    seconds: float
-    settings: Settings
-    current_settings: Callable[[], Settings]
-
-    @property
-    def is_outdated(self) -> bool:
-        return self.current_settings() is not self.settings
-
-    async def renew(self) -> bool:
-        """Take or renew it. Return whether this process has it. Raise StorageError."""
-        return await self.store.lease(self.key, self.holder, self.seconds)
-
-    async def release(self) -> None:
-        with suppress(OmError):  # it ends by itself
-            await self.store.release(self.key, self.holder)
-
-
 class QuietWalk:
     """Repeated walks over all threads for one kind of work."""
 
@@ -105,8 +80,8 @@ class QuietWalk:
         # unix seconds: threads without a turn since then were looked at by an earlier walk
         self._walked_to = 0.0
 
-    async def run_once(self, lease: WalkLease) -> int:
-        """Walk once, as long as the lease allows. Return the size of the work. Raise OmError; what
+    async def run_once(self, walker: QuietWalker, settings: Settings) -> int:
+        """Walk once, as long as the settings stay and the lease holds. Return the size of the work. Raise OmError; what
         was done by then stays."""
         began_at = self._machine_clock()
         is_full = began_at >= self._full_walk_at
@@ -117,13 +92,13 @@ class QuietWalk:
         while True:
             page = await self._work.find_threads(quiet_since, place, BATCH_THREADS)
             for info in page.threads:
-                if lease.is_outdated:
+                if walker.is_outdated:
                     return size
-                if not self._work.is_wanted(lease.settings, info):
+                if not self._work.is_wanted(settings, info):
                     continue
                 while (done := await self._do_batch(info.key)) is not None:
                     size += done
-                    if lease.is_outdated or not await lease.renew():
+                    if walker.is_outdated or not await walker.take_lease():
                         return size
             place = page.end
             if place is None or place.active_at < walked_to:
@@ -131,7 +106,7 @@ class QuietWalk:
                 if is_full:
                     self._full_walk_at = began_at + self._work.full_walk_interval_s
                 return size
-            if not await lease.renew():
+            if not await walker.take_lease():
                 return size
 
     async def _do_batch(self, key: Key) -> int | None:
@@ -179,6 +154,15 @@ class QuietWalker:
             except OmError as exc:  # the next walk goes on
                 self._report_failure(exc)
 
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the settings have changed since the walk began."""
+        return self._settings() is not self._walked_settings
+
+    async def take_lease(self) -> bool:
+        """Take or renew the right to walk. Return whether this process has it. Raise StorageError."""
+        return await self._store.lease(self._lease_key, self._holder, self._lease_s)
+
     async def run_once(self) -> int:
         """Walk, unless another process does. Return the size of the work. Raise OmError if the
         store fails; what was done by then stays."""
@@ -187,16 +171,14 @@ class QuietWalker:
             self._walked_settings, self._walks = settings, self._create_walks(settings)
         if not self._walks:
             return 0
-        lease = WalkLease(
-            self._store, self._lease_key, self._holder, self._lease_s, settings, self._settings
-        )
         is_held: bool | None = None  # unknown: it may be taken while this is cancelled
         try:
-            is_held = await lease.renew()
+            is_held = await self.take_lease()
             if not is_held:
                 self._walked_settings = None  # what the other process leaves is not known here
                 return 0
-            return sum([await walk.run_once(lease) for walk in self._walks])
+            return sum([await walk.run_once(self, settings) for walk in self._walks])
         finally:
             if is_held is not False:
-                await lease.release()
+                with suppress(OmError):  # it ends by itself
+                    await self._store.release(self._lease_key, self._holder)

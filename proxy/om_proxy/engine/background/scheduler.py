@@ -309,7 +309,7 @@ class Background:
 
     async def _claim_due(self) -> None:
         """Lease due threads, as many as will soon begin, and put them in the queue."""
-        limit = CLAIMS_PER_SLOT * self._concurrency - self._leases.unused_claim_count
+        limit = CLAIMS_PER_SLOT * self._concurrency - len(self._leases.unused_claims)
         limit = max(min(limit, self._queue.free_places), 0)
         if self._is_busy() or self._closing or not self._claims_work:
             limit = 0
