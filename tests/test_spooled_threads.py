@@ -136,7 +136,7 @@ async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
     opened = await t.open([user(text)])
     committed = await t.engine.close_turn(opened, make_reply(reply), accepted=True)
     if delivered:
-        t.engine.record_delivery(opened, committed.reply_seq)
+        t.engine.record_delivery(opened.opened, committed.reply_seq)
         await t.engine.deliveries.write()
     return opened.opened.case
 

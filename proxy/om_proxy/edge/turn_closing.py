@@ -332,7 +332,7 @@ class TurnClosing:
         """Record a reply that is both stored and sent to its end. This is called when either is
         done."""
         if delivery.reply_seq and delivery.is_end_sent:
-            self._engine.record_delivery(turn, delivery.reply_seq)
+            self._engine.record_delivery(turn.opened, delivery.reply_seq)
 
 
 def is_counted_only(exchange: Exchange, status: int) -> bool:

@@ -7,7 +7,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
@@ -32,6 +32,7 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Message, Scope, 
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.observability.facts import Facts, ForgottenMeanwhile, LogRetired
 from om_proxy.storage.base import Store
+from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.values.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.values.records import ForgetResult
 
@@ -54,14 +55,6 @@ async def retry_on_conflict(attempt: Callable[[], Awaitable[_T]]) -> _T:
     )
 
 
-class Spool(Protocol):
-    """The place for turns that wait to be stored (storage/spooling/spooling_store.py)."""
-
-    def is_degraded(self, key: Key) -> bool: ...
-
-    async def wait_until_stored(self, key: Key) -> None: ...
-
-
 class Memories(MemoryLoader):
     """The threads' memories. Every read goes through `load`, every write through `update` or
     `commit`.
@@ -81,7 +74,7 @@ class Memories(MemoryLoader):
         clock: Callable[[], float] = time.time,
         label: Callable[[Key], str] = str,
         facts: Facts | None = None,
-        spool: Spool | None = None,
+        spool: SpoolingStore | None = None,
         count_tokens: Callable[[str], int] = estimate_tokens,
         finds_due_work: bool = True,
     ) -> None:
@@ -141,7 +134,17 @@ class Memories(MemoryLoader):
         since, nothing is written; with `must_exist`, as for what a person asks, NotFound is raised.
         `cause`: what the events of the change tell beside it.
         """
-        attempt = partial(self._update, key, change, scope, row_id, cause, must_exist)
+
+        async def attempt() -> Memory:
+            before = await self.latest_of_row(key, scope, row_id)
+            if is_forgotten(before, row_id):
+                if must_exist:
+                    raise NotFound(UNKNOWN_THREAD_MESSAGE)
+                self.emit_forgotten(key)
+                return before
+            after = change(before)
+            return before if after == before else await self.commit(before, after, cause=cause)
+
         async with self.lock(key):
             return await retry_on_conflict(attempt)
 
@@ -174,24 +177,6 @@ class Memories(MemoryLoader):
         if shortened_count:
             self.facts.emit(LogRetired(key, "max_observations", shortened_count))
         return after
-
-    async def _update(
-        self,
-        key: Key,
-        change: Callable[[Memory], Memory],
-        scope: Scope | None,
-        row_id: int,
-        cause: Cause,
-        must_exist: bool,
-    ) -> Memory:
-        before = await self.latest_of_row(key, scope, row_id)
-        if is_forgotten(before, row_id):
-            if must_exist:
-                raise NotFound(UNKNOWN_THREAD_MESSAGE)
-            self.emit_forgotten(key)
-            return before
-        after = change(before)
-        return before if after == before else await self.commit(before, after, cause=cause)
 
     async def commit(
         self,

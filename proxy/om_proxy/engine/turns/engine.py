@@ -299,7 +299,7 @@ class Engine:
         committed = await self.committer.commit_missed(turn, end, is_delivered=is_delivered)
         self._start_due_work(turn, committed)
         if is_delivered:
-            self._record_delivery(turn, committed.reply_seq)
+            self.record_delivery(turn, committed.reply_seq)
 
     async def commit_or_defer(
         self, key: Key, commit: Callable[[], Awaitable[None]], held_bytes: int
@@ -379,12 +379,9 @@ class Engine:
             self.committer.add_unstored(turn.opened, entry)
         return reply_seq
 
-    def record_delivery(self, turn: PreparedTurn, reply_seq: int) -> None:
+    def record_delivery(self, turn: OpenedTurn, reply_seq: int) -> None:
         """Remember that the reply went out to its last byte. This matters only after a lone
         message: any other request that comes again is a retry."""
-        self._record_delivery(turn.opened, reply_seq)
-
-    def _record_delivery(self, turn: OpenedTurn, reply_seq: int) -> None:
         if reply_seq and turn.reconciled.sent.count == 1:
             record = self.deliveries.record
             self._memories.facts.try_extra("delivery", turn.key, None, record, turn.key, reply_seq)
