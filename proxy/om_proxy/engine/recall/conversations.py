@@ -78,8 +78,14 @@ class Conversations:
         if self.scope == "thread":
             raise LookUpFault(faults.ONLY_THIS_CONVERSATION)
         selection = ThreadSelection(self.key.tenant, self.key.resource, order="recent")
-        async for info in self._list(selection):
-            yield info
+        place: ThreadPlace | None = None
+        while True:
+            page = await self.memories.store.find_threads(selection, place, THREADS_A_READ)
+            for info in page.threads:
+                yield info
+            if page.end is None:
+                return
+            place = page.end
 
     async def _find_key(self, label: str | None) -> Key:
         if label is None:
@@ -115,16 +121,6 @@ class Conversations:
                 listed |= {self.memories.label(info.key): info.key for info in latest.values()}
             self._listed = listed
         return self._listed
-
-    async def _list(self, selection: ThreadSelection) -> AsyncIterator[ThreadInfo]:
-        place: ThreadPlace | None = None
-        while True:
-            page = await self.memories.store.find_threads(selection, place, THREADS_A_READ)
-            for info in page.threads:
-                yield info
-            if page.end is None:
-                return
-            place = page.end
 
 
 def _read_thread(look_up: LookUp) -> str | None:

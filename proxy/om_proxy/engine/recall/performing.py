@@ -51,7 +51,6 @@ from om_proxy.memory.recall.thread_list import (
     write_thread_list,
 )
 from om_proxy.memory.recall.words import find_words
-from om_proxy.storage.values.listing import ThreadInfo
 from om_proxy.storage.values.stored_rows import StoredMessage
 
 CALLS_BEFORE_PAGE = 20  # messages in which the calls of a page's first results are looked for
@@ -180,7 +179,9 @@ class LookUpPerformer:
         bounds = await reader.find_bounds(conversation.memory)
         at_cursor = None
         if look_up.cursor is not None:
-            at_cursor = await self._find_cursor(look_up.cursor, conversation, bounds)
+            at_cursor = await reader.find_message(look_up.cursor.seq, conversation.memory)
+            if at_cursor is None:
+                raise _unknown_cursor(look_up.cursor, conversation, bounds)
             bounds = bounds or (look_up.cursor.seq, look_up.cursor.seq)  # all was taken back
         limit = find_page_limit(look_up.limit, rights.max_tokens)
         run = await _read_page(reader, look_up, at_cursor, bounds, limit)
@@ -225,7 +226,9 @@ class LookUpPerformer:
         reader = self._create_reader(rights, conversation)
         stored = await reader.find_message(cursor.seq, conversation.memory)
         if stored is None:
-            raise await self._fault_of_cursor(cursor, conversation)
+            plain = ThreadMessages(self.memories.store, conversation.key)
+            bounds = await plain.find_bounds(conversation.memory)
+            raise _unknown_cursor(cursor, conversation, bounds)
         before: list[StoredMessage] = []
         if has_unnamed_result([stored]):
             before = (await reader.read_backward(1, cursor.seq - 1, 0, CALLS_BEFORE_PAGE)).messages
@@ -248,22 +251,6 @@ class LookUpPerformer:
         keys = {conversation.shown_label: conversation.key}
         return LookUpResult(piece.text, "messages", 1, piece, (message,), keys)
 
-    async def _find_cursor(
-        self, cursor: MessageId, conversation: Conversation, bounds: tuple[int, int] | None
-    ) -> StoredMessage:
-        reader = ThreadMessages(self.memories.store, conversation.key)
-        stored = await reader.find_message(cursor.seq, conversation.memory)
-        if stored is None:
-            raise _unknown_cursor(cursor, conversation, bounds)
-        return stored
-
-    async def _fault_of_cursor(
-        self, cursor: MessageId, conversation: Conversation
-    ) -> faults.LookUpFault:
-        reader = ThreadMessages(self.memories.store, conversation.key)
-        bounds = await reader.find_bounds(conversation.memory)
-        return _unknown_cursor(cursor, conversation, bounds)
-
     def _create_reader(self, rights: ReadingRights, conversation: Conversation) -> ThreadMessages:
         return ThreadMessages(self.memories.store, conversation.key, rights.with_superseded)
 
@@ -276,7 +263,17 @@ class LookUpPerformer:
         infos = await read_list_page(
             conversations.list_recent(), look_up, limit, self.memories.label
         )
-        listed = tuple(self._describe_thread(info, rights) for info in infos)
+        listed = tuple(
+            ListedThread(
+                self.memories.label(info.key),
+                info.title,
+                info.messages,
+                info.created_at,
+                info.active_at,
+                info.key == rights.key,
+            )
+            for info in infos
+        )
         keys = {thread.label: info.key for thread, info in zip(listed, infos, strict=True)}
         next_at = listed[limit].active_at if len(listed) > limit else None
         page = ThreadListPage(listed[:limit], look_up.page, limit, next_at)
@@ -287,16 +284,6 @@ class LookUpPerformer:
             left_out = page.threads[shown]
             page = page._replace(threads=page.threads[:shown], next_at=left_out.active_at)
         return LookUpResult(text, "threads", shown, page, keys=keys)
-
-    def _describe_thread(self, info: ThreadInfo, rights: ReadingRights) -> ListedThread:
-        return ListedThread(
-            self.memories.label(info.key),
-            info.title,
-            info.messages,
-            info.created_at,
-            info.active_at,
-            info.key == rights.key,
-        )
 
     # ── search ────────────────────────────────────────────────────────────────────────────────────
 

@@ -1,1 +1,0 @@
-"""Build the prompt of a turn from its plan. Start with prompt_builder.py."""
