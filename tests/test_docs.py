@@ -314,7 +314,7 @@ def test_response_headers() -> None:
     exchange.recall = RecallRecord(Offer.OFFERED, "recall", is_whole=True)
     fixed = {name.decode() for name, _ in build_receipt(exchange)}
     source = ast.parse(
-        (ROOT / "proxy/om_proxy/engine/turns/prompt/prompt_builder.py").read_text(encoding="utf-8")
+        (ROOT / "proxy/om_proxy/engine/turns/prompt_builder.py").read_text(encoding="utf-8")
     )
     counted = {
         f"x-om-{key.value}"

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from om_proxy.agents.model_access.llm import Answer, Prompt, Target
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import Conflict
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.memory.token_prices import Usage
 from om_proxy.memory.transcript.reconcile import Hints

@@ -11,7 +11,7 @@ One request, one path, always read downwards:
           memory/transcript/                    what is new in what the client sent?
           memory/lifecycle/                     what is due before forwarding? (mostly nothing)
           engine/turns/due_notes.py             activate notes, or wait for an observation
-          engine/turns/prompt/prompt_builder.py  instructions · observation block · hint · tail
+          engine/turns/prompt_builder.py        instructions · observation block · hint · tail
       wire/upstream/calls.py                    forward; only the messages of the body change
       edge/turn_closing.py                      relay the answer, and store the turn before the last byte goes out:
         edge/replies/relay.py                   each chunk to the client first, then a copy to wire/apis/

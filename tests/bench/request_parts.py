@@ -17,8 +17,8 @@ import orjson
 
 from om_proxy.agents.models import TokenCounter
 from om_proxy.engine.turns.accounting import Accountant, UnstoredEntries
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.ledger import add_turn
 from om_proxy.memory.transcript.reconcile import Hints

@@ -22,8 +22,8 @@ from msgspec.structs import replace
 
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import ModelError, PromptTooLong, StorageError
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.lifecycle import decisions, transitions
 from om_proxy.memory.lifecycle.decisions import Activate, Observe, RequestState

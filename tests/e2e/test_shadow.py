@@ -12,8 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.engine.turns.prompt.prompt_builder import PromptBuilder
-from om_proxy.engine.turns.prompt.shadow import ShadowPrompts
+from om_proxy.engine.turns.prompt_builder import PromptBuilder, ShadowPrompts
 from om_proxy.memory.ledger import ThreadLedger
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import ScriptedServer

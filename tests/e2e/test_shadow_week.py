@@ -21,7 +21,7 @@ import pytest
 
 from om_proxy.agents.models import create_encoder
 from om_proxy.app.app import create_app
-from om_proxy.engine.turns.prompt.shadow import ShadowPrompts
+from om_proxy.engine.turns.prompt_builder import ShadowPrompts
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Memory
 from om_proxy.proof.recorder import Recorder

@@ -48,7 +48,7 @@ async def soaking(
             for bound in (
                 *(
                     "engine.background.due_work.MAX_REMEMBERED_CONTEXTS",
-                    "engine.turns.prompt.block_renderer.MAX_RENDERED_BLOCKS",
+                    "engine.turns.block_renderer.MAX_RENDERED_BLOCKS",
                     "settings.config.snapshot.MAX_CACHED_PAIRS",
                     "engine.policy.MAX_REQUEST_CONTEXTS",
                     "engine.policy.MAX_PAIRS",

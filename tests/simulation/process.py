@@ -24,9 +24,9 @@ from om_proxy.engine.background.thread_run import ThreadRun
 from om_proxy.engine.background.worker import MemoryWorker
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import CommittedTurn, PreparedTurn
 from om_proxy.management.steering.note_editor import NoteEditor
 from om_proxy.management.steering.pin_board import PinBoard

@@ -13,7 +13,7 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.engine.turns.prompt import prompt_builder
+from om_proxy.engine.turns import prompt_builder
 from om_proxy.memory.lifecycle import branch, log_sharing
 from om_proxy.memory.model import RESOURCE_THREAD, Memory, Observation, Part, replace_log
 from om_proxy.memory.notes import sections

@@ -48,11 +48,11 @@ from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce, find_token_prices
 from om_proxy.engine.recall.conversations import OfferedThreads
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.committing import Committer
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog

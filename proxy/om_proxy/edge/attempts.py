@@ -43,7 +43,7 @@ from om_proxy.edge.rounds.recall_offers import choose_layout, list_additions
 from om_proxy.edge.rounds.round_requests import STATUS_OK
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.shadow import needs_shadow
+from om_proxy.engine.turns.prompt_builder import needs_shadow
 from om_proxy.engine.turns.turn import PreparedTurn, can_stand_alone
 from om_proxy.memory.prompt.tail import shows_everything
 from om_proxy.memory.recall.offering import Offer
@@ -352,7 +352,9 @@ class Attempts:
         turn = exchange.turn
         if turn is not None and exchange.shadow is None and needs_shadow(turn):
             # it runs once this request waits for its answer
-            exchange.shadow = self._background.run_detached(self._engine.build_shadow(turn))
+            exchange.shadow = self._background.run_detached(
+                self._engine.shadow_prompts.build(turn.opened)
+            )
         exchange.first_byte_s = None
         started = time.perf_counter()
         answer = await self._upstream.send(

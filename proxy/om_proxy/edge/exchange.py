@@ -19,7 +19,7 @@ from om_proxy.edge.replies.inline_comments import InlineComments
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.accounting import AccountedTurn
-from om_proxy.engine.turns.prompt.shadow import ShadowPrompt, find_ready
+from om_proxy.engine.turns.prompt_builder import ShadowPrompt, find_ready
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.token_prices import Usage
 from om_proxy.memory.transcript.reconcile import Hints

@@ -24,7 +24,7 @@ from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.shadow import ShadowPrompt, find_ready
+from om_proxy.engine.turns.prompt_builder import ShadowPrompt, find_ready
 from om_proxy.engine.turns.turn import MissedTurn, PreparedTurn
 from om_proxy.memory.ledger import UNTIMED, TurnService
 from om_proxy.memory.model import Key

@@ -14,8 +14,8 @@ from structlog.testing import capture_logs
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import StorageError
 from om_proxy.engine.background import recounting
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.model import Memory
 from om_proxy.memory.transcript.reconcile import Hints

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.engine.policy import MemoryContext
-from om_proxy.engine.turns.prompt.block_renderer import (
+from om_proxy.engine.turns.block_renderer import (
     MAX_RENDERED_BLOCKS,
     BlockRenderer,
     create_rendered_blocks,

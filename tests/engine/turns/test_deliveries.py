@@ -10,9 +10,9 @@ import pytest
 
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import StorageError
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.deliveries import RETRY_WINDOW_S, Deliveries
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.model import Key, Memory
 from tests.engine.turns.test_engine import Turns, make_reply, open_turns, user
 from tests.memory.building import KEY

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 
 from om_proxy.agents.models import TokenCounter
 from om_proxy.common.errors import StorageError
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.memory.model import MAX_VIEWS, Memory
 from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore

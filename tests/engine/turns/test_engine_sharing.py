@@ -11,8 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.agents.models import TokenCounter
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.model import (
     Key,

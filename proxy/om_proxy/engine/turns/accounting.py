@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from om_proxy.agents.models import TokenCounter
 from om_proxy.engine.policy import find_token_prices
-from om_proxy.engine.turns.prompt.shadow import ShadowPrompt
+from om_proxy.engine.turns.prompt_builder import ShadowPrompt
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.ledger import (
     EMPTY_LEDGER,
@@ -70,11 +70,8 @@ class Accountant:
         the rounds that look-ups added. `tool`: the name of the tool that was offered for them."""
         if reply is None or (reply.error and reply.usage is None):
             return NOTHING_ACCOUNTED
-        if reply.usage is not None:
-            entry = self._enter(turn, reply, 0, shadow, later_rounds, tool, service)
-            return AccountedTurn(entry)
-        reply_tokens = await self._count_tokens(turn, reply)
-        entry = self._enter(turn, reply, reply_tokens, shadow, later_rounds, tool, service)
+        reply_tokens = await self._count_tokens(turn, reply) if reply.usage is None else None
+        entry = self._enter(turn, reply, reply_tokens or 0, shadow, later_rounds, tool, service)
         return AccountedTurn(entry, reply_tokens)
 
     def account_repeated(

@@ -24,14 +24,13 @@ from om_proxy.engine.background.recounting import Recounter
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, Accountant, AccountedTurn
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.committing import Committer, TurnEnd
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.due_notes import DueNotes, MemoryWork
 from om_proxy.engine.turns.overflow import OverflowRecovery
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
-from om_proxy.engine.turns.prompt.prompt_builder import PromptBuilder
-from om_proxy.engine.turns.prompt.shadow import ShadowPrompt, ShadowPrompts
+from om_proxy.engine.turns.prompt_builder import PromptBuilder, ShadowPrompt, ShadowPrompts
 from om_proxy.engine.turns.reconciling import Reconciler
 from om_proxy.engine.turns.turn import (
     NOTHING_COMMITTED,
@@ -91,8 +90,8 @@ class Engine:
         memories.traces.on_forget += [*memories.traces.on_retire, self._deferred.forget]
         memories.traces.on_words_erased.append(renderer.drop_blocks)
         self._due_notes = DueNotes(memories, background, reconciler, committer, clock, on_decision)
-        self._prompt_builder = builder = PromptBuilder(memories, renderer, token_counter, clock)
-        self._shadow_prompts = ShadowPrompts(builder)
+        self.prompt_builder = builder = PromptBuilder(memories, renderer, token_counter, clock)
+        self.shadow_prompts = ShadowPrompts(builder)
         self.overflow_recovery = OverflowRecovery(
             memories, background, reconciler, committer, builder, clock
         )
@@ -126,16 +125,16 @@ class Engine:
         if recall_tool:
             turn = replace(turn, recall_tool=recall_tool)
         if caller.mode == "read":
-            return await self._prompt_builder.build(turn)
+            return await self.prompt_builder.build(turn)
         turn = await self._due_notes.apply(turn, deadline)
         if self._may_expire(turn) and not await self._keep_thread(turn):
             return await self.open_turn(
                 caller, request, context, hints, deadline, recall_tool, came_at
             )
         if turn.can_rewrite:
-            prepared = await self._prompt_builder.build(turn)
+            prepared = await self.prompt_builder.build(turn)
         else:
-            prepared = await self._prompt_builder.keep_original(turn, turn.kept_reason)
+            prepared = await self.prompt_builder.keep_original(turn, turn.kept_reason)
         if self._memories.is_degraded(turn.key):
             return replace(prepared, status=Status.DEGRADED, reason=Reason.STORAGE)
         return prepared
@@ -160,10 +159,6 @@ class Engine:
             pass  # retention cannot reach the store either
         return True
 
-    async def build_live(self, turn: PreparedTurn) -> PreparedTurn:
-        """Return the turn as if its prompt could be rewritten."""
-        return await self._prompt_builder.build(turn.opened)
-
     async def rebuild(
         self, turn: PreparedTurn, *, recall_tool: str | None, layout: Layout
     ) -> PreparedTurn:
@@ -171,13 +166,8 @@ class Engine:
         the block there. Without a tool there is not a word about it, and no earlier look-up."""
         context = turn.opened.context.with_layout(layout)
         opened = replace(turn.opened, recall_tool=recall_tool, context=context)
-        built = await self._prompt_builder.build(opened)
+        built = await self.prompt_builder.build(opened)
         return replace(built, status=turn.status, reason=turn.reason)
-
-    async def build_shadow(self, turn: PreparedTurn) -> ShadowPrompt | None:
-        """Return the prompt that memory would have sent; None if it cannot be built. Never
-        raises."""
-        return await self._shadow_prompts.build(turn.opened)
 
     # ── closing ───────────────────────────────────────────────────────────────────────────────────
 

@@ -12,7 +12,7 @@ from om_proxy.engine.background.thread_run import loop_time
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.turns.committing import Committer
 from om_proxy.engine.turns.due_notes import MemoryWork
-from om_proxy.engine.turns.prompt.prompt_builder import PromptBuilder
+from om_proxy.engine.turns.prompt_builder import PromptBuilder
 from om_proxy.engine.turns.reconciling import Reconciler
 from om_proxy.engine.turns.turn import OpenedTurn, PreparedTurn
 from om_proxy.memory.lifecycle import transitions

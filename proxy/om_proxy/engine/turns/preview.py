@@ -21,15 +21,15 @@ from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext, PolicyInForce
-from om_proxy.engine.turns.deliveries import Deliveries
-from om_proxy.engine.turns.engine import Engine
-from om_proxy.engine.turns.prompt.block_renderer import (
+from om_proxy.engine.turns.block_renderer import (
     BlockRenderer,
     MemoryTexts,
     RenderedBlocks,
     create_rendered_blocks,
 )
-from om_proxy.engine.turns.prompt.prompt_builder import PartKind, list_sections
+from om_proxy.engine.turns.deliveries import Deliveries
+from om_proxy.engine.turns.engine import Engine
+from om_proxy.engine.turns.prompt_builder import PartKind, list_sections
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory
@@ -132,7 +132,7 @@ class ContextPreviewer:
         parts = await self._list_parts(turn, renderer)
         if turn.opened.can_rewrite:
             return Preview(turn, tuple(decisions), parts)
-        shadow = await engine.build_live(turn)
+        shadow = await engine.prompt_builder.build(turn.opened)  # as if it could be rewritten
         shadow_parts = await self._list_parts(shadow, renderer)
         return Preview(turn, tuple(decisions), parts, shadow, shadow_parts)
 

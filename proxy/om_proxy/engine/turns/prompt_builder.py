@@ -1,19 +1,28 @@
-"""Build the prompt of a turn: plan its texts and the messages that it keeps, then write it."""
+"""Build the prompt of a turn: plan its texts and the messages that it keeps, then write it.
+
+The prompt that memory would have sent is planned and measured, but not written, while the model server
+reads the client's own: its tokens and parts come from the stored counts, as those of a live prompt do.
+One is built at a time, while its request waits for its first byte. So no request waits for it, and a
+failure costs no more than a figure.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
 from om_proxy.agents.models import TokenCounter
+from om_proxy.common.errors import raise_site
 from om_proxy.common.late_patterns import compile_late
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.turns.prompt.block_renderer import BlockRenderer
+from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.turn import (
     OpenedTurn,
     PreparedTurn,
@@ -41,6 +50,22 @@ from om_proxy.wire.apis.api import BrokenPrompt
 from om_proxy.wire.apis.message_parts import summarize_message
 from om_proxy.wire.apis.registry import rewrite_body
 
+logger = structlog.get_logger("memory")
+
+PartKind = Literal[
+    "instructions", "notes", "pins", "observations", "others", "hints", "hint", "tail"
+]
+_SECTION_START = compile_late(
+    r"\n\n(?=<(pinned-notes|observations|other-conversation|current-task|suggested-response)\b)"
+)
+_KIND_BY_TAG: dict[str, PartKind] = {
+    "pinned-notes": "pins",
+    "observations": "observations",
+    "other-conversation": "others",
+    "current-task": "hints",
+    "suggested-response": "hints",
+}
+
 
 class PromptPlan(Struct, frozen=True):
     """The prompt that goes upstream for a turn. Without `pieces`, it is the client's own prompt."""
@@ -63,21 +88,6 @@ class PromptPlan(Struct, frozen=True):
             projected = self.turn.reconciled.projected
             return prompt_cost.received_tokens(projected, self.turn.reconciled.sent)
         return prompt_cost.forwarded_tokens(self.pieces)
-
-
-PartKind = Literal[
-    "instructions", "notes", "pins", "observations", "others", "hints", "hint", "tail"
-]
-_SECTION_START = compile_late(
-    r"\n\n(?=<(pinned-notes|observations|other-conversation|current-task|suggested-response)\b)"
-)
-_KIND_BY_TAG: dict[str, PartKind] = {
-    "pinned-notes": "pins",
-    "observations": "observations",
-    "other-conversation": "others",
-    "current-task": "hints",
-    "suggested-response": "hints",
-}
 
 
 def list_sections(block: str) -> list[tuple[PartKind, str]]:
@@ -345,3 +355,52 @@ def _identify_prefix(
     """Return numbers that differ where memory's part before the conversation does. The text about
     other threads changes together with the render date."""
     return (*log.state, log.pins_version, kept[0].seq if kept else 0, render_date or 0.0)
+
+
+class ShadowPrompt(Struct, frozen=True):
+    """A prompt that was built, but not sent."""
+
+    opened: OpenedTurn  # with the render date, as a live turn would store it
+    mark: PromptMark
+    parts: tuple[tuple[str, int], ...]  # kind, tokens
+
+    @property
+    def tokens(self) -> int:
+        return self.mark.sent
+
+
+def needs_shadow(turn: PreparedTurn) -> bool:
+    """Return whether the turn is observed, and its prompt left as it is."""
+    return turn.opened.should_store and not turn.opened.can_rewrite
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ShadowPrompts:
+    """Builds one prompt at a time. It never raises."""
+
+    builder: PromptBuilder
+    _slot: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def build(self, opened: OpenedTurn) -> ShadowPrompt | None:
+        """Return the prompt that would have been sent; None if it cannot be built."""
+        # the request goes out first, even where it is sent by a task of its own
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        try:
+            async with self._slot:
+                plan = await self.builder.plan(opened)
+                mark = (await self.builder.measure(plan))[1]
+                instructions = mark.sent - plan.memory_tokens - plan.tail_tokens
+                parts = list_part_tokens(plan, max(instructions, 0))
+                return ShadowPrompt(plan.turn, mark, parts)
+        # a prompt that nobody sends must not fail the request
+        except Exception as exc:
+            logger.warning("shadow.failed", error=type(exc).__name__, at=raise_site(exc))
+            return None
+
+
+def find_ready(shadow: asyncio.Task[ShadowPrompt | None] | None) -> ShadowPrompt | None:
+    """Return the prompt if it is ready by now."""
+    if shadow is None or not shadow.done() or shadow.cancelled():
+        return None
+    return shadow.result()

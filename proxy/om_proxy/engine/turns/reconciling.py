@@ -70,11 +70,6 @@ from om_proxy.wire.apis.json_text import write_canonical
 from om_proxy.wire.apis.registry import view_message
 
 
-def count_known_messages(request: Request) -> int:
-    """Count the messages of the request that are hashed already."""
-    return request.messages.digests.count if isinstance(request.messages, HashedMessages) else 0
-
-
 def find_uncounted(verdict: Verdict, sent: SentHistory) -> dict[int, bytes]:
     """Return the messages whose tokens are not known, by their index in `sent`."""
     swapped = (index for _, index in verdict.swaps)
@@ -165,13 +160,16 @@ class Reconciler:
         if memory.scope != scope:
             memory = await self._change_scope(memory, scope, should_store=should_store)
         context = context.with_overrides(memory.overrides)
-        new_count = len(request.messages) - count_known_messages(request)
+        messages = request.messages
+        known_count = messages.digests.count if isinstance(messages, HashedMessages) else 0
+        new_count = len(messages) - known_count
         sent, is_known = await self._read_sent_history(request, memory, new_count)
         if not is_known:
             raise UnknownPast
         has_instructions = request.leaves_instructions
         if request.previous is not None:
-            named = await self._find_named_reply(memory, request.previous)
+            hashed = hash_reply_id(self.secret, request.previous)
+            named = await find_named_reply(self.memories.store, memory, hashed)
             if named is None or named.item.origin is None:
                 raise UnknownPast
             hints = replace(hints, answered_seq=named.seq)
@@ -216,10 +214,6 @@ class Reconciler:
             kept_reason=Reason.SERVER_STATE if is_held_back else Reason.WRITE_ONLY,
             has_instructions=has_instructions,
         )
-
-    async def _find_named_reply(self, memory: Memory, id_: str) -> Message | None:
-        hashed = hash_reply_id(self.secret, id_)
-        return await find_named_reply(self.memories.store, memory, hashed)
 
     def _find_reply_fp(self, key: Key, request: Request, reply: Reply | None) -> bytes | None:
         if reply is None or reply.message is None or not reply.complete:
@@ -282,17 +276,9 @@ class Reconciler:
             uncounted = await run_off_loop(changed_count, partial(find_uncounted, verdict, sent))
         elif changed_count:
             uncounted = find_uncounted(verdict, sent)
-        tokens: Mapping[int, int] = {}
-        encoding = ""
-        if uncounted:
-            tokens, encoding = await count_messages(
-                self.token_counter,
-                self.memories.facts,
-                memory.key,
-                uncounted,
-                model or "",
-                sent.api,
-            )
+        tokens, encoding = await count_messages(
+            self.token_counter, self.memories.facts, memory.key, uncounted, model or "", sent.api
+        )
         apply = partial(
             apply_request,
             base,
