@@ -28,7 +28,7 @@ from om_proxy.engine.background.thread_run import (
     ThreadRun,
     loop_time,
 )
-from om_proxy.engine.background.worker import MemoryWorker, WishPerformer
+from om_proxy.engine.background.worker import MemoryWorker
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext, PolicyInForce
 from om_proxy.memory.events.parts import OperationType
@@ -134,7 +134,6 @@ class Background:
         self._running: dict[Key, ThreadRun] = {}
         self._run_again: set[Key] = set()  # threads woken during their run
         self._requested = RequestedWorkQueue()
-        self._wishes = WishPerformer(memories, worker, self._due)
         self._detached: set[asyncio.Task[Any]] = set()
         self._claims_work = True
         self._closing = False
@@ -445,7 +444,7 @@ class Background:
     async def _perform_requested(self, work: RequestedWork, run: ThreadRun) -> None:
         """Perform a piece of what a person has asked for, once no other call reads the thread."""
         await self._wait_until_unread(work.key, run)
-        if await self._wishes.perform(work, run):
+        if await self._worker.perform_requested(work, run, self._due.find_context):
             self._requested.put_back(work)
 
     async def _wait_until_unread(self, key: Key, run: ThreadRun) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
 from om_proxy.common.errors import OmError, Overloaded, StorageError
-from om_proxy.engine.background.due_work import DueWork, Work
+from om_proxy.engine.background.due_work import Work
 from om_proxy.engine.background.performers.observe import ObservePerformer
 from om_proxy.engine.background.performers.reflect import ReflectPerformer
 from om_proxy.engine.background.performers.work_guard import CycleReport, WorkGuard
@@ -23,6 +23,9 @@ from om_proxy.memory.lifecycle.batches import ActivateIdle, ObserveBatch
 from om_proxy.memory.lifecycle.decisions import Decision, Observe, ObserveNow, Reflect, decide_wish
 from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.model import Key, Memory, Reflection
+
+# returns the context for work on a memory, or None (`DueWork.find_context`)
+FindContext = Callable[[Memory, MemoryContext | None], MemoryContext | None]
 
 
 class MemoryWorker:
@@ -63,18 +66,50 @@ class MemoryWorker:
         return await self._guard.run(memory, decision, work)
 
     async def perform_requested(
-        self, memory: Memory, decision: Decision, context: MemoryContext, cycle_id: str
-    ) -> None:
-        """Perform work that a person has asked for. A reflection takes the place of its notes at
-        once. Raise the ModelError of its model, after it has been recorded."""
-        work = partial(self._perform, memory, decision, context)
-        await self._guard.run(memory, decision, work, raise_failure=True, cycle_id=cycle_id)
+        self, work: RequestedWork, run: ThreadRun, find_context: FindContext
+    ) -> bool:
+        """Perform the next step of work that a person has asked for, one call of a memory model.
+        Return whether more of it is left; otherwise the person hears of the end, whatever it is."""
+        has_more = False
+        try:
+            has_more = await self._perform_step(work, run, find_context)
+        except OmError as exc:
+            work.finish(exc)
+        except BaseException:  # the task is cancelled, or a bug: nobody may wait for it
+            work.finish(Overloaded(STOPPING_MESSAGE))
+            raise
+        finally:
+            run.end_step()
+        if not has_more:
+            work.finish()
+        return has_more
+
+    async def _perform_step(
+        self, work: RequestedWork, run: ThreadRun, find_context: FindContext
+    ) -> bool:
+        """Perform the step. A reflection takes the place of its notes at once. Raise the ModelError
+        of its model, after it has been recorded."""
+        memory = await self._memories.load(work.key)
+        context = find_context(memory, work.context)
+        if context is None or self._memories.is_degraded(work.key):
+            # notes that cannot be stored are not paid for
+            raise StorageError("the store cannot be written at the moment; try again")
+        decision = decide_wish(memory, work.wish, context.effective.limits)
+        if decision is None:
+            return False
+        run.step = decision
+        perform = partial(self._perform, memory, decision, context)
+        await self._guard.run(memory, decision, perform, raise_failure=True, cycle_id=work.cycle_id)
         if isinstance(decision, Reflect):
             await self._memories.update_log(
                 memory.key,
                 partial(self._swap_new_reflection, memory.log.reflection),
                 row_id=memory.row_id,
             )
+        if not isinstance(work.wish, ObserveNow) or not work.wish.all:
+            return False
+        now = await self._memories.load(work.key)
+        return now.chunked_to > memory.chunked_to  # else the next step would be the same
 
     def _swap_new_reflection(self, earlier: Reflection | None, now: Memory) -> Memory:
         """Swap the reflection in, unless it is an earlier one: then the new one did not fit."""
@@ -109,45 +144,3 @@ async def activate_ready_notes(
             )
             activated = True
     return activated
-
-
-class WishPerformer:
-    """The performer of requested work, one call of a memory model at a time."""
-
-    def __init__(self, memories: Memories, worker: MemoryWorker, due: DueWork) -> None:
-        self._memories = memories
-        self._worker = worker
-        self._due = due
-
-    async def perform(self, work: RequestedWork, run: ThreadRun) -> bool:
-        """Perform the next step of the work. Return whether more of it is left; otherwise the
-        person hears of the end, whatever it is."""
-        has_more = False
-        try:
-            has_more = await self._perform_step(work, run)
-        except OmError as exc:
-            work.finish(exc)
-        except BaseException:  # the task is cancelled, or a bug: nobody may wait for it
-            work.finish(Overloaded(STOPPING_MESSAGE))
-            raise
-        finally:
-            run.end_step()
-        if not has_more:
-            work.finish()
-        return has_more
-
-    async def _perform_step(self, work: RequestedWork, run: ThreadRun) -> bool:
-        memory = await self._memories.load(work.key)
-        context = self._due.find_context(memory, work.context)
-        if context is None or self._memories.is_degraded(work.key):
-            # notes that cannot be stored are not paid for
-            raise StorageError("the store cannot be written at the moment; try again")
-        decision = decide_wish(memory, work.wish, context.effective.limits)
-        if decision is None:
-            return False
-        run.step = decision
-        await self._worker.perform_requested(memory, decision, context, work.cycle_id)
-        if not isinstance(work.wish, ObserveNow) or not work.wish.all:
-            return False
-        now = await self._memories.load(work.key)
-        return now.chunked_to > memory.chunked_to  # else the next step would be the same
