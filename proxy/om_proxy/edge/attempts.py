@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -69,20 +70,14 @@ MIN_ERROR_STATUS = 400
 MAX_SHORTEN_STORE_S = 1.0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Attempts:
     """The sender of an exchange's prompts. It records in the exchange which one was answered."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        background: Background,
-        upstream: Upstream,
-        facts: Facts,
-    ) -> None:
-        self._engine = engine
-        self._background = background
-        self._upstream = upstream
-        self._facts = facts
+    engine: Engine
+    background: Background
+    upstream: Upstream
+    facts: Facts
 
     async def send(self, exchange: Exchange) -> UpstreamResponse:
         """Send the prompts. Return the answer for the client. Raise OmError if the model server
@@ -204,7 +199,7 @@ class Attempts:
             if Addition.TOOL in taken and recall is not None:
                 recall.withdraw(Offer.REFUSED)
             if taken & (Addition.TOOL | Addition.SYSTEM):
-                turn = await self._engine.rebuild(
+                turn = await self.engine.rebuild(
                     turn,
                     recall_tool=recall.tool if recall is not None else None,
                     layout=choose_layout(turn.opened.context.layout, request, trial.sent),
@@ -215,7 +210,7 @@ class Attempts:
                 return None
         # docs/contributing/behaviour.md#fail-open: the prompt at hand may be accepted
         except Exception as exc:
-            self._facts.emit(describe_bypass(exchange, exc))
+            self.facts.emit(describe_bypass(exchange, exc))
             if taken is not Addition.TOOL:
                 return None
         finally:
@@ -233,7 +228,7 @@ class Attempts:
             plain = request.api.write_plain_body(request, turn.body)
         # docs/contributing/behaviour.md#fail-open: the prompt at hand may be accepted
         except Exception as exc:
-            self._facts.emit(describe_bypass(exchange, exc))
+            self.facts.emit(describe_bypass(exchange, exc))
             plain = None
         if plain is None:
             trial.acquit(Addition.FORM)
@@ -306,17 +301,17 @@ class Attempts:
         """Return the turn with a shorter prompt, or without a body if there is none."""
         turn = replace(turn, body=None)  # it was refused
         try:
-            if not self._engine.overflow_recovery.can_shorten(
+            if not self.engine.overflow_recovery.can_shorten(
                 turn, is_caller_verified=is_caller_verified
             ):
                 return turn
             exchange.status, exchange.reason = Status.DEGRADED, Reason.CONTEXT_OVERFLOW
             timeout_s = turn.opened.context.effective.limits.block_timeout_s + MAX_SHORTEN_STORE_S
             async with asyncio.timeout(timeout_s):
-                return await self._engine.overflow_recovery.shorten(turn)
+                return await self.engine.overflow_recovery.shorten(turn)
         # docs/contributing/behaviour.md#fail-open: the client gets the model server's refusal
         except Exception as exc:
-            self._facts.emit(describe_bypass(exchange, exc))
+            self.facts.emit(describe_bypass(exchange, exc))
             return turn
 
     async def _send_unless_refused(
@@ -352,12 +347,12 @@ class Attempts:
         turn = exchange.turn
         if turn is not None and exchange.shadow is None and needs_shadow(turn):
             # it runs once this request waits for its answer
-            exchange.shadow = self._background.run_detached(
-                self._engine.shadow_prompts.build(turn.opened)
+            exchange.shadow = self.background.run_detached(
+                self.engine.shadow_prompts.build(turn.opened)
             )
         exchange.first_byte_s = None
         started = time.perf_counter()
-        answer = await self._upstream.send(
+        answer = await self.upstream.send(
             scope["method"],
             join_url(upstream.base_url, scope["raw_path"].decode("latin-1"), scope["query_string"]),
             exchange.headers,

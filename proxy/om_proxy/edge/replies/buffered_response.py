@@ -46,7 +46,7 @@ async def buffer_body(
                 answer.put_back(read_chunks)
                 return answer, None
     except UpstreamError as exc:
-        return _replay(answer, read_chunks, break_off(exc)), None
+        return _replay(answer, read_chunks, exc), None
     except BaseException:
         await answer.aclose()
         raise
@@ -79,7 +79,7 @@ async def look_for_error(answer: UpstreamResponse) -> UpstreamResponse:
             if refusals.has_first_event(begun) or len(begun) > refusals.MAX_ERROR_BODY_BYTES:
                 break
     except UpstreamError as exc:
-        return _replay(answer, read_chunks, break_off(exc))
+        return _replay(answer, read_chunks, exc)
     except Exception:  # any error of a decoder: the client gets the bytes, the proxy reads nothing
         begun = b""
     except BaseException:
@@ -115,7 +115,7 @@ async def wait_for_first_word(
                 if word is not None or read_bytes > MAX_OPENING_BYTES:
                     break
     except UpstreamError as exc:
-        return _replay(answer, read_chunks, break_off(exc))
+        return _replay(answer, read_chunks, exc)
     except Exception:  # it is slow, or cannot be read: the client gets what came
         word = None
     except BaseException:
@@ -128,36 +128,23 @@ async def wait_for_first_word(
     return answer
 
 
-class _ReplayedBody(httpx.AsyncByteStream):
-    """A body of which some chunks were read already: these chunks, then those still to come."""
-
-    def __init__(self, read_chunks: Sequence[bytes], next_chunks: AsyncIterator[bytes]) -> None:
-        self._read_chunks = read_chunks
-        self._next_chunks = next_chunks
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for chunk in self._read_chunks:
-            yield chunk
-        async for chunk in self._next_chunks:
-            yield chunk
-
-
 def _replay(
-    answer: UpstreamResponse, read_chunks: Sequence[bytes], next_chunks: AsyncIterator[bytes]
+    answer: UpstreamResponse, read_chunks: Sequence[bytes], exc: UpstreamError
 ) -> UpstreamResponse:
-    """Return the answer as if nothing of its body had been read, with another end."""
+    """Return the answer as if nothing of its body had been read. It breaks off as that did."""
 
     async def close(_response: RawResponse, _is_read: bool) -> None:
         await answer.aclose()
 
-    body = _ReplayedBody(read_chunks, next_chunks)
+    body = Body(break_off(exc, read_chunks))
     return UpstreamResponse(RawResponse(answer.status, answer.headers, body), close)
 
 
-async def break_off(exc: UpstreamError) -> AsyncIterator[bytes]:
-    """Break off at once, as the body that was read did."""
+async def break_off(exc: UpstreamError, chunks: Sequence[bytes] = ()) -> AsyncIterator[bytes]:
+    """Break off after these chunks, as the body that was read did."""
+    for chunk in chunks:
+        yield chunk
     raise exc
-    yield b""
 
 
 def _decompress(answer: UpstreamResponse, body: bytes, max_bytes: int) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from uuid import uuid4
 
 import structlog
@@ -27,36 +28,30 @@ def create_cycle_id() -> str:
     return uuid4().hex
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MemoryEvents:
     """The events of memories. `label` names a thread in them."""
 
-    def __init__(
-        self,
-        store: EventLog,
-        policies: PolicyInForce,
-        label: Callable[[Key], str],
-        clock: Callable[[], float],
-    ) -> None:
-        self._store = store
-        self._policies = policies
-        self._label = label
-        self._clock = clock
-        # by thread or shared log: lists that each event stored by this process is added to
-        self.watchers: dict[Key, list[list[Event]]] = {}
+    store: EventLog
+    policies: PolicyInForce
+    label: Callable[[Key], str]
+    clock: Callable[[], float]
+    # by thread or shared log: lists that each event stored by this process is added to
+    watchers: dict[Key, list[list[Event]]] = field(default_factory=dict)
 
     def list_of_change(self, before: Memory, after: Memory, cause: Cause) -> tuple[Event, ...]:
         """Return the events of a change. A turn has none, and costs three comparisons."""
         if cause is NO_CAUSE and not may_have_events(before, after):
             return ()
         subject = self.describe_subject(after)
-        return list_events(before, after, cause, subject, self._clock(), create_cycle_id)
+        return list_events(before, after, cause, subject, self.clock(), create_cycle_id)
 
     async def add(self, key: Key, event: Event) -> None:
         """Store an event that no commit belongs to. The work that it describes goes on if that
         fails."""
         try:
             async with asyncio.timeout(ADD_EVENT_TIMEOUT_S):
-                await self._store.add_events(key, (event,))
+                await self.store.add_events(key, (event,))
             self.tell_watchers(key, (event,))
         except (StorageError, TimeoutError) as exc:
             logger.warning("events.lost", error=type(exc).__name__, type=event.part.TYPE)
@@ -70,7 +65,7 @@ class MemoryEvents:
     def find_limits(self, memory: Memory) -> Limits:
         """Return the thresholds in force; the defaults if overrides contradict each other."""
         try:
-            return self._policies.current.thread_settings(memory).limits
+            return self.policies.current.thread_settings(memory).limits
         except ConfigError:
             return Limits()  # each request of the thread reports it
 
@@ -78,4 +73,4 @@ class MemoryEvents:
         """Return what an event says of the thread it is about."""
         limits = self.find_limits(memory)
         config = MarkerConfig(limits.observe_from_tokens, limits.reflect_from_tokens, memory.scope)
-        return Subject(self._label(memory.key), memory.key.thread, config)
+        return Subject(self.label(memory.key), memory.key.thread, config)

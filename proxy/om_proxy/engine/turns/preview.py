@@ -183,18 +183,18 @@ class RecordingRenderer(BlockRenderer):
         return texts
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class PreviewWork:
     """The background, as a preview sees it: calls under way hold what they read, and a call that a
     request would wait for is never made."""
 
-    def __init__(self, background: Background) -> None:
-        self._background = background
+    background: Background
 
     def last_seq_being_read(self, key: Key) -> int:
-        return self._background.last_seq_being_read(key)
+        return self.background.last_seq_being_read(key)
 
     def remaining_wait(self, key: Key, seconds: float) -> float:
-        return self._background.remaining_wait(key, seconds)
+        return self.background.remaining_wait(key, seconds)
 
     async def wait_for_work(
         self, key: Key, decision: Decision, context: MemoryContext, seconds: float
