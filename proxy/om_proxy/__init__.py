@@ -14,7 +14,7 @@ One request, one path, always read downwards:
           engine/turns/prompt_builder.py        instructions · observation block · hint · tail
       wire/upstream/calls.py                    forward; only the messages of the body change
       edge/turn_closing.py                      relay the answer, and store the turn before the last byte goes out:
-        edge/replies/relay.py                   each chunk to the client first, then a copy to wire/apis/
+        edge/relay.py                           each chunk to the client first, then a copy to wire/apis/
         engine/turns/committing.py              close the turn: commit it
       engine/background/scheduler.py            after the reply, one job at a time for each thread:
           memory/lifecycle/                     Observe, Reflect or nothing?

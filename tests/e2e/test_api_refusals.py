@@ -231,7 +231,7 @@ async def test_a_slow_server(
     tmp_path: Path, headers: tuple[bytes, ...], first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its first events come all the same: at once without memory, else when the wait is over."""
-    monkeypatch.setattr("om_proxy.edge.replies.buffered_response.MAX_OPENING_S", 0.05)
+    monkeypatch.setattr("om_proxy.edge.buffered_response.MAX_OPENING_S", 0.05)
     arrived, whole = await ask_halfway(tmp_path, *headers, first=first)
     assert arrived
     assert whole.startswith(arrived)

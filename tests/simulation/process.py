@@ -15,7 +15,7 @@ from om_proxy.common.errors import ModelError, StorageError
 from om_proxy.edge import exchange as edge
 from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.replies.inline_comments import InlineEvents
+from om_proxy.edge.inline_comments import InlineEvents
 from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.engine.background.due_work import Work
 from om_proxy.engine.background.performers.work_guard import CycleReport, WorkGuard

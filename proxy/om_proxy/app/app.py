@@ -37,8 +37,8 @@ from om_proxy.common.first_use import FirstUse
 from om_proxy.common.permanent_tasks import keep_running
 from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig
+from om_proxy.edge.inline_comments import InlineEvents
 from om_proxy.edge.passthrough import UnreachedRequests
-from om_proxy.edge.replies.inline_comments import InlineEvents
 from om_proxy.edge.rounds.recall_offers import RecallOffers
 from om_proxy.edge.rounds.recalling import CreateLookUps
 from om_proxy.engine.background.embedding import MessageVectors, create_vector_filler

@@ -31,15 +31,15 @@ from msgspec.structs import replace
 
 from om_proxy.common.errors import OmError, UpstreamError
 from om_proxy.common.reasons import Reason, Status
-from om_proxy.edge.exchange import Exchange, describe_bypass
-from om_proxy.edge.headers import read_client_headers
-from om_proxy.edge.replies.buffered_response import (
+from om_proxy.edge.buffered_response import (
     Body,
     break_off,
     buffer_error,
     look_for_error,
     wait_for_first_word,
 )
+from om_proxy.edge.exchange import Exchange, describe_bypass
+from om_proxy.edge.headers import read_client_headers
 from om_proxy.edge.rounds.recall_offers import choose_layout, list_additions
 from om_proxy.edge.rounds.round_requests import STATUS_OK
 from om_proxy.engine.background.scheduler import Background

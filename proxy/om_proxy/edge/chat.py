@@ -32,7 +32,7 @@ from om_proxy.edge.exchange import (
     require_resource,
 )
 from om_proxy.edge.headers import OWN_HEADER_PREFIX, ask_uncompressed
-from om_proxy.edge.replies.inline_comments import InlineComments, InlineEvents, parse_inline_choice
+from om_proxy.edge.inline_comments import InlineComments, InlineEvents, parse_inline_choice
 from om_proxy.edge.rounds.recall_offers import RecallOffers, offer_additions
 from om_proxy.edge.rounds.recalling import CreateLookUps, Recalling
 from om_proxy.edge.routing import choose_upstream

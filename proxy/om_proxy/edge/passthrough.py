@@ -26,7 +26,7 @@ from om_proxy.common.errors import BadRequest, HttpInstead, OmError
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.exchange import build_base_receipt
-from om_proxy.edge.replies.relay import relay
+from om_proxy.edge.relay import relay
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts, UnreachedTurnEnded
 from om_proxy.observability.logs import WarningLimit, get_thread_label

@@ -19,7 +19,7 @@ from om_proxy.common.reasons import Reason, Status
 from om_proxy.common.running_time import wait_running_time
 from om_proxy.edge.exchange import NO_MEMORY_RECEIPT, Delivery, Exchange, build_receipt, read_hints
 from om_proxy.edge.passthrough import CLIENT_LEFT
-from om_proxy.edge.replies.relay import Outcome, relay
+from om_proxy.edge.relay import Outcome, relay
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.turns.accounting import NOTHING_ACCOUNTED, AccountedTurn

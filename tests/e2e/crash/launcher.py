@@ -25,7 +25,7 @@ from typing import Any
 from om_proxy import cli
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
-from om_proxy.edge.replies.relay import _ReplyRelay
+from om_proxy.edge.relay import _ReplyRelay
 from om_proxy.memory.model import Memory
 from om_proxy.storage.sqlite import schema
 from om_proxy.storage.sqlite.commit import Commit

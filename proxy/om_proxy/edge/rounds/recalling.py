@@ -12,15 +12,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 
 from om_proxy.common.errors import OmError, UpstreamError
-from om_proxy.edge.exchange import Exchange
-from om_proxy.edge.headers import read_client_headers
-from om_proxy.edge.replies.buffered_response import (
+from om_proxy.edge.buffered_response import (
     break_off,
     buffer_body,
     iterate_body,
     peek,
     replace_body,
 )
+from om_proxy.edge.exchange import Exchange
+from om_proxy.edge.headers import read_client_headers
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.edge.rounds.reply_rounds import MAX_WHOLE_BYTES, ClientStream, HeldRounds, ReplyRounds
 from om_proxy.edge.rounds.round_requests import (

@@ -18,13 +18,13 @@ from typing import NamedTuple
 import msgspec
 
 from om_proxy.common.errors import OmError, UpstreamError
-from om_proxy.edge.exchange import Exchange
-from om_proxy.edge.replies.buffered_response import (
+from om_proxy.edge.buffered_response import (
     Body,
     buffer_body,
     create_body_decoder,
     leave_out_body_headers,
 )
+from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.edge.rounds.round_requests import RoundLookUps, RoundLost, RoundRequests, report_fault
 from om_proxy.memory.recall.look_ups import LookUpAnswer

@@ -12,14 +12,14 @@ import structlog
 
 from om_proxy.common.errors import OmError, UpstreamError, raise_site
 from om_proxy.common.reasons import Reason, Status
+from om_proxy.edge.buffered_response import create_body_decoder, peek
 from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.headers import (
     is_event_stream,
     read_client_headers,
     select_response_headers,
 )
-from om_proxy.edge.replies.buffered_response import create_body_decoder, peek
-from om_proxy.edge.replies.inline_comments import write_comment, write_part
+from om_proxy.edge.inline_comments import write_comment, write_part
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall, LookUps
 from om_proxy.memory.rounds import Round

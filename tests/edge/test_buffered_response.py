@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from om_proxy.common.errors import UpstreamError
-from om_proxy.edge.replies.buffered_response import buffer_body
-from tests.edge.replies.test_relay import Chunks, answer_of
+from om_proxy.edge.buffered_response import buffer_body
+from tests.edge.test_relay import Chunks, answer_of
 
 LIMIT = 10
 GZIP = (b"content-encoding", b"gzip")

@@ -8,10 +8,10 @@ import asyncio
 import pytest
 from starlette.types import Message
 
-from om_proxy.edge.replies.relay import RelayResult, relay
+from om_proxy.edge.relay import RelayResult, relay
 from om_proxy.wire.server.capacity.fair_queue import LARGE_PIECE_BYTES
 from om_proxy.wire.upstream import UpstreamResponse
-from tests.edge.replies.test_relay import JSON, ONE, SSE, Chunks, Recorder, answer_of
+from tests.edge.test_relay import JSON, ONE, SSE, Chunks, Recorder, answer_of
 
 MUCH = b'data: {"choices":[{"index":0,"delta":{"content":"a story"}}]}\n\n' * 2_000
 BODY = b"x" * (LARGE_PIECE_BYTES + 1)

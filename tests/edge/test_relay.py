@@ -13,7 +13,7 @@ import httpx
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from om_proxy.edge.replies.relay import RelayResult, relay
+from om_proxy.edge.relay import RelayResult, relay
 from om_proxy.wire.apis.api import Reply
 from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.server.disconnect import DisconnectWatch, read_body, run_unless_disconnected
