@@ -1,5 +1,5 @@
-"""The values of one request on its way through the proxy, and what memory work and tracing need of
-them. Tracing is imported only where it is on."""
+"""The values of one request on its way through the proxy, what memory work needs of them, and its
+receipt. Tracing is imported only where it is on."""
 
 from __future__ import annotations
 
