@@ -12,7 +12,7 @@ from om_proxy.edge.inline_comments import (
     write_comments,
 )
 from om_proxy.memory.model import Key
-from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.storage.values.records import StoredEvent
 from om_proxy.wire.apis.sse import EventDecoder
 
 HOSTILE = "a\r\n\r\ndata: {}\n\n: b\u2028\x85\ud800\0" * 3

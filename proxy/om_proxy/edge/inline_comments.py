@@ -20,7 +20,7 @@ from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.observability.facts import Facts
 from om_proxy.storage.shared.event_encoding import encode_event
-from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.storage.values.records import StoredEvent
 
 MAX_INLINE_BYTES = 16 * 2**10
 MAX_INLINE_EVENTS = 100  # of one request

@@ -30,7 +30,7 @@ from om_proxy.memory.recall.vectors import MAX_EMBEDDED_CHARS, encode_vector, wr
 from om_proxy.memory.token_prices import Tokens, Usage
 from om_proxy.observability.facts import CallOutcome, Facts, MemoryCallEnded
 from om_proxy.settings.config import Settings
-from om_proxy.storage.contract.vector_index import UnembeddedMessage, VectorIndex
+from om_proxy.storage.contract.passage_index import UnembeddedMessage, VectorIndex
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
 from om_proxy.wire.apis.indexed_text import read_indexed_text
 

@@ -23,7 +23,7 @@ from om_proxy.memory.events.status import MemoryStatus, make_status
 from om_proxy.memory.model import Key, resource_key
 from om_proxy.storage.contract.memories import MemoryRows
 from om_proxy.storage.contract.records import EventLog
-from om_proxy.storage.values.stored_events import StoredEvent
+from om_proxy.storage.values.records import StoredEvent
 
 POLL_INTERVAL_S = 0.5
 EVENTS_PER_POLL = 1_000
