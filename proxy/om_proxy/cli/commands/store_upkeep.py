@@ -21,10 +21,9 @@ from om_proxy.cli.doctor.store import find_database, say_pending
 from om_proxy.cli.exit_status import DECLINED, DONE, NOT_WORKING
 from om_proxy.cli.store_command import COMMAND_CALLER, is_erased_within, print_error, run_with_store
 from om_proxy.common.errors import ModelError, StorageError, UsageError
-from om_proxy.engine.background.embedding import embed_all
+from om_proxy.engine.background.embedding import MessageVectors, embed_all
 from om_proxy.engine.background.indexing import index_all
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.message_vectors import MessageVectors
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.management.moving.verifying import Fault, VerifyResult, verify_store
 from om_proxy.observability.facts import Facts

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from om_proxy.agents.model_access.call_bill import CallBill, PaidCall
 from om_proxy.agents.model_access.llm import Target
+from om_proxy.agents.model_access.retries import CallBill, PaidCall
 from om_proxy.common.errors import (
     Conflict,
     ModelError,
