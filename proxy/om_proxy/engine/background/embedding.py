@@ -32,7 +32,7 @@ from om_proxy.observability.facts import CallOutcome, Facts, MemoryCallEnded
 from om_proxy.settings.config import Settings
 from om_proxy.storage.contract.passage_index import UnembeddedMessage, VectorIndex
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
-from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.message_parts import read_indexed_text
 
 BATCH_MESSAGES = 64
 # 22 to 69 messages a second on one core (all-MiniLM-L6-v2, int8)

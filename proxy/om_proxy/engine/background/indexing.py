@@ -26,7 +26,7 @@ from om_proxy.settings.config import Settings
 from om_proxy.storage.contract.memories import LeaseTable
 from om_proxy.storage.contract.passage_index import PassageIndex, UnindexedMessages
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
-from om_proxy.wire.apis.indexed_text import read_indexed_text
+from om_proxy.wire.apis.message_parts import read_indexed_text
 
 BATCH_MESSAGES = 500
 # words of so many messages block the event loop for 10 ms
