@@ -30,7 +30,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from om_proxy.edge.inline_comments import InlineEvents
+from om_proxy.engine.event_feed.inline import InlineEvents
 from om_proxy.memory.events.cycles import Subject
 from om_proxy.memory.events.parts import Activation, Event, MarkerConfig
 from om_proxy.memory.lifecycle.thresholds import Limits

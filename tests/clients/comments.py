@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from om_proxy.edge.inline_comments import MAX_INLINE_BYTES
+from om_proxy.engine.event_feed.inline import MAX_INLINE_BYTES
 from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import OBSERVER, ScriptedServer
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.types import Receive, Send
 
 from om_proxy.agents.observer import Observer
-from om_proxy.edge.inline_comments import InlineEvents
+from om_proxy.engine.event_feed.inline import InlineEvents
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.testing import loopback
 from om_proxy.testing.faults import Fault

@@ -17,8 +17,8 @@ import pytest_asyncio
 from msgspec.structs import replace
 
 from om_proxy.cli import main
-from om_proxy.edge.inline_comments import MAX_INLINE_BYTES, write_comments, write_part
 from om_proxy.engine.event_feed.envelope import write_headers, write_request
+from om_proxy.engine.event_feed.inline import MAX_INLINE_BYTES, write_comments, write_part
 from om_proxy.memory.events.parts import Event, ThreadUpdate
 from om_proxy.memory.ledger import Account
 from om_proxy.memory.model import Item, Key, Memory, Message, Observation, ObservationLog

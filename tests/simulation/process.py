@@ -15,13 +15,13 @@ from om_proxy.common.errors import ModelError, StorageError
 from om_proxy.edge import exchange as edge
 from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.inline_comments import InlineEvents
 from om_proxy.edge.turn_closing import TurnClosing
 from om_proxy.engine.background.due_work import Work
 from om_proxy.engine.background.performers.work_guard import CycleReport, WorkGuard
 from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.background.thread_run import ThreadRun
 from om_proxy.engine.background.worker import MemoryWorker
+from om_proxy.engine.event_feed.inline import InlineEvents
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.block_renderer import BlockRenderer

@@ -37,7 +37,6 @@ from om_proxy.common.first_use import FirstUse
 from om_proxy.common.permanent_tasks import keep_running
 from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.inline_comments import InlineEvents
 from om_proxy.edge.passthrough import UnreachedRequests
 from om_proxy.edge.rounds.recall_offers import RecallOffers
 from om_proxy.edge.rounds.recalling import CreateLookUps
@@ -45,6 +44,7 @@ from om_proxy.engine.background.embedding import MessageVectors, create_vector_f
 from om_proxy.engine.background.indexing import create_index_filler
 from om_proxy.engine.background.retention import Retention
 from om_proxy.engine.background.scheduler import Background
+from om_proxy.engine.event_feed.inline import InlineEvents
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce, find_token_prices
 from om_proxy.engine.recall.conversations import OfferedThreads

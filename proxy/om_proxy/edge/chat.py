@@ -32,12 +32,12 @@ from om_proxy.edge.exchange import (
     require_resource,
 )
 from om_proxy.edge.headers import OWN_HEADER_PREFIX, ask_uncompressed
-from om_proxy.edge.inline_comments import InlineComments, InlineEvents, parse_inline_choice
 from om_proxy.edge.rounds.recall_offers import RecallOffers, offer_additions
 from om_proxy.edge.rounds.recalling import CreateLookUps, Recalling
 from om_proxy.edge.routing import choose_upstream
 from om_proxy.edge.turn_closing import NO_ANSWER_STATUS, TurnClosing
 from om_proxy.engine.background.scheduler import Background
+from om_proxy.engine.event_feed.inline import InlineComments, InlineEvents, parse_inline_choice
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.turn import OpenedTurn, PreparedTurn, TakenForSideRequest
@@ -288,7 +288,8 @@ class TurnRoute:
             return
         self._keep_split(exchange.turn.opened)
         if exchange.comments:
-            exchange.comments.begin(exchange.turn.opened)
+            opened = exchange.turn.opened
+            exchange.comments.begin(opened.reconciled.projected, opened.context.effective.limits)
         exchange.headers = ask_uncompressed(exchange.headers)  # memory reads the reply
         exchange.status, exchange.reason = exchange.turn.status, exchange.turn.reason
         if context.lacks_observer:

@@ -15,8 +15,8 @@ from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import BadRequest, raise_site
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.edge.inline_comments import InlineComments
 from om_proxy.edge.rounds.recall_offers import RecallRecord
+from om_proxy.engine.event_feed.inline import InlineComments
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.turns.accounting import AccountedTurn
 from om_proxy.engine.turns.prompt_builder import ShadowPrompt, find_ready

@@ -19,8 +19,8 @@ from om_proxy.edge.headers import (
     read_client_headers,
     select_response_headers,
 )
-from om_proxy.edge.inline_comments import write_comment, write_part
 from om_proxy.edge.rounds.recall_offers import RecallRecord
+from om_proxy.engine.event_feed.inline import write_comment, write_part
 from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall, LookUps
 from om_proxy.memory.rounds import Round
 from om_proxy.observability.facts import Facts, LookUpsMade

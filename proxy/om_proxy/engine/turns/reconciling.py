@@ -276,9 +276,17 @@ class Reconciler:
             uncounted = await run_off_loop(changed_count, partial(find_uncounted, verdict, sent))
         elif changed_count:
             uncounted = find_uncounted(verdict, sent)
-        tokens, encoding = await count_messages(
-            self.token_counter, self.memories.facts, memory.key, uncounted, model or "", sent.api
-        )
+        tokens: Mapping[int, int] = {}
+        encoding = ""
+        if uncounted:
+            tokens, encoding = await count_messages(
+                self.token_counter,
+                self.memories.facts,
+                memory.key,
+                uncounted,
+                model or "",
+                sent.api,
+            )
         apply = partial(
             apply_request,
             base,

@@ -13,7 +13,6 @@ import msgspec
 
 from om_proxy.engine.event_feed.envelope import write_ascii, write_data
 from om_proxy.engine.memory_cache.memories import Memories
-from om_proxy.engine.turns.turn import OpenedTurn
 from om_proxy.memory.events.parts import Event, OperationType
 from om_proxy.memory.events.status import make_status
 from om_proxy.memory.lifecycle.thresholds import Limits
@@ -79,13 +78,14 @@ class InlineComments:
         self._key = key
         self._with_text = with_text
         self._told: list[Event] = []  # grows while the request waits
-        self._turn: OpenedTurn | None = None
+        self._state: tuple[Memory, Limits] | None = None
         self._written: bytes | None = None
         events.watch(key, self._told)
 
-    def begin(self, turn: OpenedTurn) -> None:
-        """Write the comments at the loop's next turn: by then the model server is asked."""
-        self._turn = turn
+    def begin(self, memory: Memory, limits: Limits) -> None:
+        """Write the comments at the loop's next turn: by then the model server is asked. `memory`:
+        with the request's own messages."""
+        self._state = memory, limits
         asyncio.get_running_loop().call_soon(self.read)
 
     def read(self) -> bytes:
@@ -97,11 +97,9 @@ class InlineComments:
         return self._written
 
     def _write(self) -> bytes:
-        if self._turn is None:
+        if self._state is None:
             return b""
-        projected = self._turn.reconciled.projected
-        limits = self._turn.context.effective.limits
-        return self._events.write(projected, limits, self._told, with_text=self._with_text)
+        return self._events.write(*self._state, self._told, with_text=self._with_text)
 
     def close(self) -> None:
         """Watch no longer what happens."""

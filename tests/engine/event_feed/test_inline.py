@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from om_proxy.edge.inline_comments import (
+from om_proxy.engine.event_feed.inline import (
     MAX_INLINE_BYTES,
     parse_inline_choice,
     write_comments,
