@@ -35,7 +35,6 @@ ERROR_LOG_INTERVAL_S = 60.0
 SCHEMA_CHECK_INTERVAL_S = 60.0
 CLOSE_TIMEOUT_S = 5.0  # for the earlier file, whose disk may be gone
 VERSIONS_PER_FILE = 2**40
-OTHER_DATABASE_MESSAGE = "the database is another one since; load the thread again"
 
 FileId = tuple[int, int]  # device and inode
 
@@ -259,12 +258,9 @@ class ReopeningStore(ForwardingStore):
         defers_erasure: bool = False,
     ) -> ForgetResult:
         inner, offset = self.inner, self._version_offset
-        if expected_version is None:
-            return await inner.forget(key, None, event, defers_erasure=defers_erasure)
-        version = expected_version - offset
-        if not 0 < version < VERSIONS_PER_FILE:
-            raise Conflict("the database is another one since; load the thread again")
-        return await inner.forget(key, version, event, defers_erasure=defers_erasure)
+        if expected_version is not None:
+            expected_version = _require_own(expected_version, offset)
+        return await inner.forget(key, expected_version, event, defers_erasure=defers_erasure)
 
     async def commit_shared(
         self, thread: Change, shared_log: Change | None, wakeup: ResourceWakeup | None = None
@@ -282,9 +278,7 @@ class ReopeningStore(ForwardingStore):
     async def drop_generations(
         self, key: Key, expected_version: int, numbers: Sequence[int]
     ) -> int:
-        inner, version = self.inner, expected_version - self._version_offset
-        if not 0 < version < VERSIONS_PER_FILE:
-            raise Conflict(OTHER_DATABASE_MESSAGE)
+        inner, version = self.inner, _require_own(expected_version, self._version_offset)
         return await inner.drop_generations(key, version, numbers)
 
     async def commit_erasing(
@@ -294,9 +288,9 @@ class ReopeningStore(ForwardingStore):
         wakeup: ResourceWakeup | None = None,
     ) -> tuple[Memory, ForgetResult]:
         inner, offset = self.inner, self._version_offset
-        if not all(0 < erasure.version - offset < VERSIONS_PER_FILE for erasure in erasures):
-            raise Conflict(OTHER_DATABASE_MESSAGE)
-        erasures = [erasure._replace(version=erasure.version - offset) for erasure in erasures]
+        erasures = [
+            erasure._replace(version=_require_own(erasure.version, offset)) for erasure in erasures
+        ]
         written, erased = await inner.commit_erasing(
             _subtract_offset(change, offset), erasures, wakeup
         )
@@ -323,6 +317,13 @@ def _add_offset(memory: Memory, offset: int) -> Memory:
     return replace(memory, version=memory.version + offset) if offset and memory.version else memory
 
 
+def _require_own(version: int, offset: int) -> int:
+    """Return the version as the open file counts. Raise Conflict if it is another file's."""
+    if not 0 < version - offset < VERSIONS_PER_FILE:
+        raise Conflict("the database is another one since; load the thread again")
+    return version - offset
+
+
 def _find_known(held: Memory, offset: int) -> Memory:
     """Return what the open file returned for `held`: nothing, if that was another file's."""
     if not offset or not held.version:
@@ -345,9 +346,7 @@ def _subtract_offset(change: Change, offset: int) -> Change:
     another file."""
     if not change.before.version:
         return change
-    version = change.before.version - offset
-    if not 0 < version < VERSIONS_PER_FILE:
-        raise Conflict(OTHER_DATABASE_MESSAGE)
+    version = _require_own(change.before.version, offset)
     if not offset:
         return change
     before = replace(change.before, version=version)

@@ -25,8 +25,7 @@ from om_proxy.memory.model import Cell, Key, Memory, Message, View, extend_chain
 from om_proxy.storage.base import Store
 from om_proxy.storage.spooling.breaker import MAX_FAILURES_IN_A_ROW, PROBE_INTERVAL_S
 from om_proxy.storage.spooling.spool_flusher import MAX_RESOURCES_AT_ONCE
-from om_proxy.storage.spooling.spooled_resource import SpooledResource
-from om_proxy.storage.spooling.spooled_turns import SpoolBudget
+from om_proxy.storage.spooling.spooled_turns import SpoolBudget, SpooledResource
 from om_proxy.storage.spooling.spooling_store import SpoolingStore
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.changes import Change

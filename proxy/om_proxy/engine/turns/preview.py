@@ -35,7 +35,7 @@ from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.settings.identity.callers import Caller
-from om_proxy.storage.preview_store import PreviewStore
+from om_proxy.storage.spooling.merging_store import PreviewStore
 from om_proxy.wire.apis.api import Request
 
 MAX_KEPT_BYTES = 4 * 2**20  # of blocks, and of counted texts

@@ -23,8 +23,7 @@ from om_proxy.memory.transcript.unstored import find_first_asked_at, merge_unsto
 from om_proxy.storage.base import Store
 from om_proxy.storage.spooling.breaker import Breaker
 from om_proxy.storage.spooling.forgotten_threads import ForgottenThreads
-from om_proxy.storage.spooling.spooled_resource import SpooledResource, SpooledTurn
-from om_proxy.storage.spooling.spooled_turns import SpooledTurns
+from om_proxy.storage.spooling.spooled_turns import SpooledResource, SpooledTurn, SpooledTurns
 from om_proxy.storage.values.changes import Change
 
 logger = structlog.get_logger("storage")

@@ -23,8 +23,7 @@ from om_proxy.storage.base import Store
 from om_proxy.storage.spooling.breaker import Breaker, ProbingBreaker
 from om_proxy.storage.spooling.merging_store import MergingStore, T
 from om_proxy.storage.spooling.spool_flusher import RETRY_S, SpoolFlusher
-from om_proxy.storage.spooling.spooled_resource import SpooledTurn
-from om_proxy.storage.spooling.spooled_turns import SpoolBudget, SpooledTurns
+from om_proxy.storage.spooling.spooled_turns import SpoolBudget, SpooledTurn, SpooledTurns
 from om_proxy.storage.values.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.values.records import ForgetResult
 

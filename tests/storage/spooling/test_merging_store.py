@@ -12,7 +12,7 @@ from om_proxy.common.errors import Conflict, Unwritable
 from om_proxy.memory.model import EMPTY_CHAIN, Memory, Message, extend_chain
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import list_methods
-from om_proxy.storage.preview_store import PreviewStore, list_refused_methods
+from om_proxy.storage.spooling.merging_store import PreviewStore, list_refused_methods
 from om_proxy.storage.spooling.spooled_turns import MAX_SPOOLED_BYTES
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, item
