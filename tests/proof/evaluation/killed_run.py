@@ -11,8 +11,7 @@ from pathlib import Path
 
 from om_proxy.proof.evaluation import call_log
 from om_proxy.proof.evaluation.call_log import CallLog, CallRecord
-from om_proxy.proof.evaluation.run import describe_run, play_run
-from om_proxy.proof.evaluation.run_folder import REPORT_FILE, RunFolder
+from om_proxy.proof.evaluation.run import REPORT_FILE, RunFolder, describe_run, play_run
 from tests.proof.evaluation.tiny import make_plan, write_data
 
 KILLS = 20

@@ -2,8 +2,7 @@
 
 import pytest
 
-from om_proxy.proof.evaluation.report import build_report
-from om_proxy.proof.evaluation.report_page import render_page
+from om_proxy.proof.evaluation.report import build_report, render_page
 
 RUN = {
     "benchmark": "tiny",

@@ -7,8 +7,7 @@ import json
 import pytest
 
 from om_proxy.proof.evaluation.call_log import CallKey, CallRecord
-from om_proxy.proof.evaluation.report import EvidenceReach, Reach, build_report
-from om_proxy.proof.evaluation.report_page import render_page
+from om_proxy.proof.evaluation.report import EvidenceReach, Reach, build_report, render_page
 from tests.proof.evaluation.test_report import RUN, make_row
 
 BERTH, CRANE = "The boat lies at berth 14 now.", "The crane lifts\n  nine tons."

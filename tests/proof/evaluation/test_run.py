@@ -14,9 +14,8 @@ from om_proxy.proof import stage
 from om_proxy.proof.evaluation import models
 from om_proxy.proof.evaluation.benchmarks import check_data
 from om_proxy.proof.evaluation.call_log import CallLog
-from om_proxy.proof.evaluation.report_page import render_page
-from om_proxy.proof.evaluation.run import describe_run, play_run, read_plan
-from om_proxy.proof.evaluation.run_folder import RunFolder
+from om_proxy.proof.evaluation.report import render_page
+from om_proxy.proof.evaluation.run import RunFolder, describe_run, play_run, read_plan
 from om_proxy.proof.evaluation.verify import find_fault, play_again
 from om_proxy.proof.stage import Stage, open_folder
 from tests.proof.evaluation.tiny import HIDDEN, make_plan, write_data

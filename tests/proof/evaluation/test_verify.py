@@ -11,8 +11,7 @@ import pytest
 
 from om_proxy.common.errors import OmError
 from om_proxy.proof.evaluation.call_log import hash_body
-from om_proxy.proof.evaluation.run import describe_run, play_run
-from om_proxy.proof.evaluation.run_folder import RunFolder
+from om_proxy.proof.evaluation.run import RunFolder, describe_run, play_run
 from om_proxy.proof.evaluation.verify import find_fault, play_again
 from tests.proof.evaluation.tiny import make_plan, write_data
 

@@ -23,11 +23,11 @@ from om_proxy.proof.evaluation.benchmarks import check_data, lay_settings
 from om_proxy.proof.evaluation.call_log import BudgetReached, CallLog, sum_dollars
 from om_proxy.proof.evaluation.case_player import SYSTEMS
 from om_proxy.proof.evaluation.models import parse_model
-from om_proxy.proof.evaluation.report import build_report
-from om_proxy.proof.evaluation.report_page import render_page
+from om_proxy.proof.evaluation.report import build_report, render_page
 from om_proxy.proof.evaluation.run import (
     BENCHMARKS,
     STEPS,
+    RunFolder,
     RunPlan,
     describe_run,
     estimate_run,
@@ -35,7 +35,6 @@ from om_proxy.proof.evaluation.run import (
     read_plan,
     render_rows,
 )
-from om_proxy.proof.evaluation.run_folder import RunFolder
 from om_proxy.proof.evaluation.verify import find_fault, play_again
 
 SOURCE_COLUMNS = ("benchmark", "file", "where", "bytes", "SHA-256", "licence")

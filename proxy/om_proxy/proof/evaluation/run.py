@@ -1,9 +1,11 @@
-"""A run of a benchmark: what it is made of, what it will take, and playing it."""
+"""A run of a benchmark: what it is made of, what it will take, playing it, and the folder that holds what
+was asked for, the log of calls, the cases that are done, and the report."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import orjson
 
 from om_proxy import __version__
 from om_proxy.agents.models import Price, create_encoder
-from om_proxy.common.errors import UsageError
+from om_proxy.common.errors import Conflict, NotFound, UsageError
 from om_proxy.proof.evaluation.benchmarks import (
     Benchmark,
     Case,
@@ -24,6 +26,7 @@ from om_proxy.proof.evaluation.benchmarks import (
 from om_proxy.proof.evaluation.call_log import CallLog, LoggedModels
 from om_proxy.proof.evaluation.case_player import (
     PLANTED_QUESTIONS,
+    SYSTEMS,
     CasePlayer,
     read_prompts,
     write_prompt,
@@ -31,14 +34,14 @@ from om_proxy.proof.evaluation.case_player import (
 from om_proxy.proof.evaluation.locomo import LOCOMO
 from om_proxy.proof.evaluation.longmemeval import LONGMEMEVAL
 from om_proxy.proof.evaluation.models import Model, parse_model
-from om_proxy.proof.evaluation.report import build_report
-from om_proxy.proof.evaluation.report_page import render_page
-from om_proxy.proof.evaluation.run_folder import RunFolder
+from om_proxy.proof.evaluation.report import build_report, render_page
 
 # in the order of `om-proxy eval data`
 BENCHMARKS: Mapping[str, Benchmark] = {one.name: one for one in (LONGMEMEVAL, LOCOMO)}
 STEPS = ("actor", "memory", "judge")
 PLAYED_PREFIX = "played"  # begins the name of a model that a person or another program plays
+RUN_FILE, CASES_FILE = "run.json", "cases.jsonl"
+REPORT_FILE, REPORT_PAGE = "report.json", "report.md"
 # tokens; measured in November 2026, and rounded up
 TOKENS_OF_A_NOTE_PROMPT = 4_000  # guidance and earlier notes, in each call for notes
 SOURCE_TOKENS_OF_A_NOTE_TOKEN = 2.8
@@ -213,3 +216,90 @@ def render_rows(steps: Sequence[StepEstimate]) -> Iterator[tuple[str, ...]]:
 
 def _count(session: Session, count: Callable[[str], int]) -> int:
     return sum(count(message["content"]) for message in session.messages)
+
+
+# ── the folder ────────────────────────────────────────────────────────────────────────────────────
+
+
+class RunFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def create(self, run: Mapping[str, Any]) -> None:
+        """Begin a run. Raises Conflict if the folder has anything in it."""
+        if self.path.exists() and any(self.path.iterdir()):
+            raise Conflict(
+                f"{self.path} is not empty: `om-proxy eval resume {self.path}` goes on with a run"
+            )
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_whole(self.path / RUN_FILE, dump(run))
+
+    def read_run(self) -> dict[str, Any]:
+        """Read what was asked for. Raises UsageError for a folder with links: it may come from
+        others, and what is written in it would change files elsewhere."""
+        if self.path.is_dir() and any(path.is_symlink() for path in self.path.iterdir()):
+            raise UsageError(f"{self.path} holds links, and the folder of a run has none")
+        try:
+            run: dict[str, Any] = orjson.loads((self.path / RUN_FILE).read_bytes())
+        except FileNotFoundError as exc:
+            raise NotFound(f"{self.path} holds no run: there is no {RUN_FILE}") from exc
+        except ValueError as exc:
+            raise UsageError(f"{self.path / RUN_FILE} is damaged: {exc}") from exc
+        return run
+
+    def append_case(self, row: Mapping[str, Any]) -> None:
+        with (self.path / CASES_FILE).open("ab") as file:
+            file.write(orjson.dumps(row) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_cases(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows that are whole; a killed run may have left a part of its last one."""
+        path = self.path / CASES_FILE
+        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+            if line.endswith(b"\n"):
+                yield orjson.loads(line)
+
+    def cut_torn_case(self) -> None:
+        path = self.path / CASES_FILE
+        if path.exists() and not (data := path.read_bytes()).endswith(b"\n"):
+            write_whole(path, data[: data.rfind(b"\n") + 1])
+
+    def write_report(self, report: Mapping[str, Any], page: str) -> None:
+        if unknown := set(report["systems"]).difference(SYSTEMS):
+            raise UsageError(
+                f"{CASES_FILE} names system {min(unknown)!r}: there are {', '.join(SYSTEMS)}"
+            )
+        for system in report["systems"]:
+            hypotheses = self._read_hypotheses(system)
+            write_whole(self.path / f"hypotheses-{system}.jsonl", b"".join(hypotheses))
+        write_whole(self.path / REPORT_PAGE, page.encode())
+        write_whole(self.path / REPORT_FILE, dump(report))
+
+    def read_report(self) -> dict[str, Any]:
+        try:
+            report: dict[str, Any] = orjson.loads((self.path / REPORT_FILE).read_bytes())
+        except (FileNotFoundError, ValueError) as exc:
+            raise NotFound(
+                f"{self.path} has no {REPORT_FILE}: `om-proxy eval resume {self.path}` ends the run"
+            ) from exc
+        return report
+
+    def _read_hypotheses(self, system: str) -> Iterable[bytes]:
+        """Yield lines in the form that LongMemEval's own script reads."""
+        for row in self.read_cases():
+            for answer in row.get("answers", ()):
+                if answer["system"] == system:
+                    line = {"question_id": answer["question"], "hypothesis": answer["hypothesis"]}
+                    yield orjson.dumps(line) + b"\n"
+
+
+def dump(value: Mapping[str, Any]) -> bytes:
+    return orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that nobody sees half of."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(data)
+    os.replace(part, path)

@@ -20,8 +20,7 @@ from om_proxy.proof.evaluation.call_log import (
 from om_proxy.proof.evaluation.case_player import is_right
 from om_proxy.proof.evaluation.models import parse_model
 from om_proxy.proof.evaluation.report import build_report
-from om_proxy.proof.evaluation.run import STEPS, RunPlan, create_player, read_price
-from om_proxy.proof.evaluation.run_folder import RunFolder, dump
+from om_proxy.proof.evaluation.run import STEPS, RunFolder, RunPlan, create_player, dump, read_price
 
 Row = Mapping[str, Any]
 
