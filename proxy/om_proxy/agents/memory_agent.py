@@ -40,8 +40,8 @@ def clamp_prompt(
     system: str, user: tuple[str | Image, ...], settings: ModelSettings, abilities: Abilities
 ) -> Prompt:
     """Return the prompt without a temperature that the model refuses, with little thinking, and with
-    an output limit that the model can reach. The limit of an
-    unknown model is the prompt's length: notes are shorter than what they are made from."""
+    an output limit that the model can reach. The limit of an unknown model is the prompt's length:
+    notes are shorter than what they are made from."""
     limit = settings.max_output_tokens
     if limit:
         chars = sum(len(part) for part in user if isinstance(part, str))

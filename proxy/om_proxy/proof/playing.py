@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from om_proxy.agents.models import Price, create_encoder, find_small_model
-from om_proxy.agents.models.counting import count_message
+from om_proxy.agents.models.encodings import count_message
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS
 from om_proxy.memory.notes.redaction import redact_secrets
 from om_proxy.observability.facts import Fact, MemoryCallEnded

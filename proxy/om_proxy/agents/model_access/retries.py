@@ -1,6 +1,6 @@
 """Ask a list of models until one answers: three tries in all, or one for each model of a longer
-list. A model is asked again after a random wait, or the wait that its server names. Each call that its provider
-bills is noted, whatever becomes of the answer."""
+list. A model is asked again after a random wait, or the wait that its server names. Each call that
+its provider bills is noted, whatever becomes of the answer."""
 
 from __future__ import annotations
 

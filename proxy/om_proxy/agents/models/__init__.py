@@ -1,8 +1,8 @@
 """Facts about models that are known without asking a model or importing litellm: encodings, prices,
 limits and warnings."""
 
-from om_proxy.agents.models.counting import TokenCounter
 from om_proxy.agents.models.encodings import (
+    TokenCounter,
     count_tokens,
     create_encoder,
     find_encoding_name,

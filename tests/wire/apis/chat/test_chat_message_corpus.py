@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from om_proxy.agents.models.counting import count_message
+from om_proxy.agents.models.encodings import count_message
 from om_proxy.agents.transcript_text import render_transcript
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from om_proxy.wire.apis.api import Unreadable
