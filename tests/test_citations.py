@@ -28,7 +28,7 @@ from om_proxy.memory.transcript import (
 )
 from om_proxy.settings.config import Settings
 from om_proxy.settings.config.report import NOT_IN_EFFECT
-from om_proxy.settings.identity.sessions import CLIENT_SESSIONS
+from om_proxy.settings.identity.identity_rules import CLIENT_SESSIONS
 from tests.test_docs import ROOT, committed, named
 
 SPEC = ROOT / "docs" / "contributing"

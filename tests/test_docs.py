@@ -546,6 +546,7 @@ READ_AS = {
     "retention.max_reflections": "apply_retention(self.retention, matching).max_reflections",
     "identity.thread_headers": "headers.thread_headers",
     "identity.resource_headers": "headers.resource_headers",
+    "identity.sessions": "headers.sessions",
     "identity.scope_override": "headers.scope_override",
     "storage.prepared": "settings.prepared",
     "storage.timeout": "settings.timeout",

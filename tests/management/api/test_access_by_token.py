@@ -15,7 +15,7 @@ from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.settings.identity.user_token import Claims, sign_claims
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.management.api.test_admin_api import ADMIN_TOKEN, BODIES, OWN, QUERIES
-from tests.settings.identity.test_sessions import OPENCODE, SUB_AGENT
+from tests.settings.identity.test_thread_names_sessions import OPENCODE, SUB_AGENT
 
 SIGNING = "0123456789abcdef0123456789abcdef"
 CANARY = "violin-of-bob"

@@ -20,7 +20,7 @@ from om_proxy.memory.model import Key, Memory
 from om_proxy.memory.recall.faults import ONLY_THIS_CONVERSATION
 from om_proxy.settings.identity.user_token import Claims, sign_claims
 from tests.e2e.running import Chat, Running, run_with_scripted_models
-from tests.settings.identity.test_sessions import OPENCODE, SUB_AGENT
+from tests.settings.identity.test_thread_names_sessions import OPENCODE, SUB_AGENT
 from tests.storage.memory_builder import MemoryBuilder
 from tests.support.hostile_texts import encode_json, list_utf8_texts
 from tests.support.long_forms import IS_LONG, long_form

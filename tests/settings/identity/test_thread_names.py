@@ -22,7 +22,7 @@ from tests.settings.identity.examples import (
     headers,
     token,
 )
-from tests.settings.identity.test_sessions import OPENCODE, SUB_AGENT
+from tests.settings.identity.test_thread_names_sessions import OPENCODE, SUB_AGENT
 
 
 @pytest.mark.parametrize(

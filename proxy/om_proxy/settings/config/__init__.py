@@ -1,6 +1,5 @@
 """Turn one YAML file and the environment into one frozen Settings. No other module reads either."""
 
-from om_proxy.settings.config.admin_token import render_admin_token_file
 from om_proxy.settings.config.effective import (
     Effective,
     check_thread_overrides,
@@ -9,7 +8,13 @@ from om_proxy.settings.config.effective import (
     parse_thread_overrides,
     read_valid_overrides,
 )
-from om_proxy.settings.config.loading import find_config_file, load, load_named_store, parse
+from om_proxy.settings.config.loading import (
+    find_config_file,
+    load,
+    load_named_store,
+    parse,
+    render_admin_token_file,
+)
 from om_proxy.settings.config.report import (
     THREAD_ORIGIN,
     SettingLine,

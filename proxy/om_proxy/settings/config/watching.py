@@ -11,8 +11,7 @@ from typing import Any
 import structlog
 
 from om_proxy.common.errors import ConfigError
-from om_proxy.settings.config.admin_token import add_admin_token
-from om_proxy.settings.config.loading import parse, read_file
+from om_proxy.settings.config.loading import add_admin_token, parse, read_file
 from om_proxy.settings.config.snapshot import Settings
 
 logger = structlog.get_logger("settings")

@@ -8,7 +8,6 @@ from typing import Literal
 
 from om_proxy.settings.identity.header_values import Headers
 from om_proxy.settings.identity.keyed_hashes import hash_key
-from om_proxy.settings.identity.sessions import CLIENT_SESSIONS
 
 # for names in the path (edge/routing.py); no header can have these names
 PATH_THREAD = ":om-thread"
@@ -60,6 +59,31 @@ _MAX_SHOWN_HEADER_CHARS = 60
 _MIN_LIKENESS = 0.75  # share of common characters; all these names have their first five in common
 # by which a request shows whether it comes from a page of another site
 PAGE_HEADERS = ("host", "origin", SITE_HEADER)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionHeaders:
+    """The headers in which one program sends its sessions, in lower case."""
+
+    ids: tuple[str, ...]  # the program sends each of them once, with the same value
+    parent: str | None = None  # only a sub-agent sends it; its conversation is a thread of its own
+    users: tuple[str, ...] = ()  # the session's user: two users of one key may choose the same id
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The names of all these headers."""
+        return (*self.ids, *((self.parent,) if self.parent else ()), *self.users)
+
+
+CLIENT_SESSIONS: Mapping[str, SessionHeaders] = {
+    "opencode": SessionHeaders(
+        ("x-session-id", "x-session-affinity"), parent="x-parent-session-id"
+    ),
+    "litellm": SessionHeaders(
+        ("x-litellm-session-id",), users=("x-litellm-end-user-id", "x-litellm-customer-id")
+    ),
+    "helicone": SessionHeaders(("helicone-session-id",), users=("helicone-user-id",)),
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

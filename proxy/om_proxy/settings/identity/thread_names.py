@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from om_proxy.common.errors import Unauthorized
@@ -14,13 +15,19 @@ from om_proxy.settings.identity.header_values import (
     read_value,
 )
 from om_proxy.settings.identity.identity_rules import (
+    CLIENT_SESSIONS,
     PATH_RESOURCE,
     PATH_THREAD,
     TOKEN_HEADER,
     IdentityRules,
+    SessionHeaders,
 )
-from om_proxy.settings.identity.naming import MAX_NAME_BYTES, is_valid_name, normalize_name
-from om_proxy.settings.identity.sessions import ClientSession, find_session
+from om_proxy.settings.identity.naming import (
+    MAX_NAME_BYTES,
+    decode_name,
+    is_valid_name,
+    normalize_name,
+)
 
 
 class RequestNames(NamedTuple):
@@ -131,3 +138,49 @@ def _read_token(
     else:
         names = _add_session(thread, owner, session)
     return RequestNames(names.thread, owner, claims.exp, claims.nbf, claimed_thread)
+
+
+# ── sessions of clients ───────────────────────────────────────────────────────────────────────────
+
+
+class ClientSession(NamedTuple):
+    """The names that a client's own session gives to a conversation, without any configuration
+    (docs/clients).
+
+    A session counts only if the headers are certainly this client's: many programs send
+    `x-session-id`, but mean other things by it. opencode sends the same id in two headers; the other
+    two programs put their name into the name of the header. A session is ignored if it is not a
+    valid name, or if two headers disagree. No request is refused for a header that was not written
+    for this proxy.
+    """
+
+    thread: str
+    resource: str | None
+    is_sub_agent: bool
+
+
+def find_session(values_by_name: ValuesByName, programs: Sequence[str]) -> ClientSession | None:
+    """Return the first session in these headers. `programs`: keys of CLIENT_SESSIONS, in order."""
+    for program in programs:
+        session = _read_session(values_by_name, CLIENT_SESSIONS[program])
+        if session is not None:
+            return session
+    return None
+
+
+def _read_session(values_by_name: ValuesByName, headers: SessionHeaders) -> ClientSession | None:
+    values = [value for name in headers.ids for value in values_by_name.get(name, ())]
+    if len(values) != len(headers.ids) or len(set(values)) != 1:
+        return None
+    thread = _read_name(values[0])
+    users = [value for name in headers.users for value in values_by_name.get(name, ())]
+    user = _read_name(users[0]) if len(set(users)) == 1 else None
+    if not thread or (users and not user):
+        return None  # without a certain owner there is no memory
+    is_sub_agent = headers.parent is not None and headers.parent in values_by_name
+    return ClientSession(thread, user, is_sub_agent)
+
+
+def _read_name(value: str) -> str | None:
+    value = value.strip(" \t")
+    return None if "{{" in value else decode_name(value)

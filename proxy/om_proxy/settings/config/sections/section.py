@@ -19,7 +19,7 @@ Text = Annotated[str, Field(min_length=1)]
 ENDPOINT_PATHS = ("/chat/completions", "/responses", "/messages")
 
 
-def _convert_empty_to_none(value: Any) -> Any:
+def convert_empty_to_none(value: Any) -> Any:
     """Convert "" to None, because `"${NAME:-}"` gives "" for an unset variable."""
     return None if value == "" else value
 
@@ -29,7 +29,7 @@ def _strip_text(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
-Secret = Annotated[SecretStr | None, BeforeValidator(_convert_empty_to_none)]
+Secret = Annotated[SecretStr | None, BeforeValidator(convert_empty_to_none)]
 HeaderKey = Annotated[Secret, BeforeValidator(_strip_text)]
 
 

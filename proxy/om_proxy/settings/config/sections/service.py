@@ -205,7 +205,7 @@ CREDENTIAL_HEADERS = (
 )
 
 
-# the keys of CLIENT_SESSIONS in settings/identity/sessions.py; a test compares them
+# the keys of CLIENT_SESSIONS in settings/identity/identity_rules.py; a test compares them
 SessionProgram = Literal["opencode", "litellm", "helicone"]
 
 

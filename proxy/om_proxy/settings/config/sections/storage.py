@@ -12,7 +12,12 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from om_proxy.settings.config.sections.quantities import Duration
-from om_proxy.settings.config.sections.section import Count, Section, raise_faults
+from om_proxy.settings.config.sections.section import (
+    Count,
+    Section,
+    convert_empty_to_none,
+    raise_faults,
+)
 from om_proxy.settings.identity.encryption_keys import is_key_source, parse_master_key
 
 POSTGRES_SCHEMES = ("postgresql", "postgres")
@@ -95,10 +100,6 @@ def hide_password(url: str) -> str:
     return f"{parts.scheme}://{user}{'@' if user else ''}{host}{parts.path}"
 
 
-def _read_empty_as_none(value: Any) -> Any:
-    return None if value == "" else value
-
-
 def _name_place(url: str) -> tuple[object, ...]:
     """Return the file, or the database on a server, that a URL names."""
     if url.startswith("sqlite:///"):
@@ -130,7 +131,7 @@ class StorageSettings(Section):
     encryption_key: Annotated[
         tuple[SecretStr, ...] | None, BeforeValidator(_list_encryption_keys)
     ] = None
-    keys_url: Annotated[str | None, BeforeValidator(_read_empty_as_none)] = None
+    keys_url: Annotated[str | None, BeforeValidator(convert_empty_to_none)] = None
     search: Annotated[SearchIndex, BeforeValidator(_write_bool)] = "auto"
 
     @field_validator("url")

@@ -12,7 +12,7 @@ import pytest
 
 from om_proxy.common.errors import ConfigError
 from om_proxy.settings.config import WatchedSettings, load, render_admin_token_file
-from om_proxy.settings.config.admin_token import add_admin_token
+from om_proxy.settings.config.loading import add_admin_token
 
 OPEN = {"OM_PROXY__SERVER__HOST": "0.0.0.0"}  # noqa: S104 - nothing listens
 

@@ -11,8 +11,7 @@ from om_proxy.edge.headers import NOT_FORWARDED, select_request_headers
 from om_proxy.settings.config import Settings
 from om_proxy.settings.config.sections.service import SessionProgram
 from om_proxy.settings.identity.callers import identify, identify_off_route
-from om_proxy.settings.identity.identity_rules import IdentityRules
-from om_proxy.settings.identity.sessions import CLIENT_SESSIONS
+from om_proxy.settings.identity.identity_rules import CLIENT_SESSIONS, IdentityRules
 from om_proxy.settings.identity.tenants import LOCAL_TENANT
 from om_proxy.settings.identity.user_token import Claims, sign_claims
 from om_proxy.wire.server.headers import Header
