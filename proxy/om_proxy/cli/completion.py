@@ -9,8 +9,9 @@ is imported before a shell asks.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, unquote
 
 from om_proxy.cli.exit_status import DONE
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 PROGRAM = "om-proxy"
 MAX_COMPLETIONS = 100
 Completer = Callable[..., list[str]]
+_Found = TypeVar("_Found")
 
 
 def print_script(shell: str) -> int:
@@ -56,14 +58,10 @@ def complete_tenant(prefix: str, parsed_args: argparse.Namespace, **_: object) -
     """Return the tenants of the store."""
     from om_proxy.cli.thread_choice import read_tenants  # noqa: PLC0415 - takes 0.4 s
 
-    tenants: list[str] = []
+    async def list_names(store: Store) -> Sequence[str]:
+        return [tenant async for tenant in read_tenants(store, MAX_COMPLETIONS)]
 
-    async def read(options: argparse.Namespace, settings: Settings, store: Store) -> int:
-        tenants.extend([tenant async for tenant in read_tenants(store, MAX_COMPLETIONS)])
-        return 0
-
-    _read_store(parsed_args, read)
-    return _sort_names(tenants)
+    return _sort_names(_read_store(parsed_args, list_names))
 
 
 def complete_path(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
@@ -90,29 +88,30 @@ def _sort_names(names: Iterable[str]) -> list[str]:
     return sorted({name for name in names if name.isprintable()})
 
 
-def _find_threads(prefix: str, parsed_args: argparse.Namespace) -> list[ThreadInfo]:
+def _find_threads(prefix: str, parsed_args: argparse.Namespace) -> Sequence[ThreadInfo]:
     """Return the first threads that have a name or a title with this prefix."""
     from om_proxy.storage.values.listing import ThreadSelection  # noqa: PLC0415 - takes 0.1 s
 
-    found: list[ThreadInfo] = []
+    selection = ThreadSelection(getattr(parsed_args, "tenant", None), prefix=prefix or None)
 
-    async def read(options: argparse.Namespace, settings: Settings, store: Store) -> int:
-        selection = ThreadSelection(getattr(parsed_args, "tenant", None), prefix=prefix or None)
-        found.extend((await store.find_threads(selection, None, MAX_COMPLETIONS)).threads)
-        return 0
+    async def list_threads(store: Store) -> Sequence[ThreadInfo]:
+        return (await store.find_threads(selection, None, MAX_COMPLETIONS)).threads
 
-    _read_store(parsed_args, read)
-    return found
+    return _read_store(parsed_args, list_threads)
 
 
 def _read_store(
-    parsed_args: argparse.Namespace,
-    read: Callable[[argparse.Namespace, Settings, Store], Coroutine[Any, Any, int]],
-) -> None:
-    """Run `read` on the store; without a store that can be read, do nothing."""
+    parsed_args: argparse.Namespace, read: Callable[[Store], Awaitable[Sequence[_Found]]]
+) -> Sequence[_Found]:
+    """Return what `read` finds in the store; without a store that can be read, nothing."""
     from om_proxy.cli.store_command import run_with_store  # noqa: PLC0415 - takes 0.4 s
 
-    try:
-        run_with_store(argparse.Namespace(config=getattr(parsed_args, "config", None)), read)
-    except OmError:
-        return  # a shell can show no error at this place
+    found: list[_Found] = []
+
+    async def collect(options: argparse.Namespace, settings: Settings, store: Store) -> int:
+        found.extend(await read(store))
+        return DONE
+
+    with suppress(OmError):  # a shell can show no error at this place
+        run_with_store(argparse.Namespace(config=getattr(parsed_args, "config", None)), collect)
+    return found

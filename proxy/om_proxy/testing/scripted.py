@@ -4,9 +4,8 @@ completions (testing/chat_form.py), the Responses API and the Messages API.
 Models:
 - `scripted-actor` says the script's next line. The newest message of the prompt is the line's key:
   the text of a user's message, or the `tool_call_id` of a tool's result. If the script has no such
-  line, the model answers a question from the prompt alone (testing/recollect.py), or notes the
-  message. What the prompt does not hold, it looks up (testing/look_ups.py), if the request offers
-  the proxy's tool.
+  line, the model answers a question from the prompt alone (testing/look_ups.py), or notes the
+  message. What the prompt does not hold, it looks up, if the request offers the proxy's tool.
 - `scripted-observer` and `scripted-reflector` write and shorten observations by rule
   (testing/notes.py).
 - any other name is an actor too.
@@ -35,7 +34,6 @@ from om_proxy.testing import (
     loopback,
     messages_form,
     notes,
-    recollect,
     responses_form,
 )
 from om_proxy.testing.faults import ANSWERS_BY_KIND, Fault, Faults
@@ -258,7 +256,7 @@ def improvise(messages: Sequence[Message]) -> str:
     if question is None:
         return f"Noted: {notes.clip(text, 80)}"
     earlier_texts = [message_text(message) for message in messages[:-1]]
-    statement = recollect.find_answer(question, earlier_texts)
+    statement = look_ups.find_statement(question, earlier_texts)
     if statement is None:
         return UNKNOWN_ANSWER
     when = f"On {statement.date} you said" if statement.date else "You said"

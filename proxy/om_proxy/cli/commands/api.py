@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import unquote, urlencode
 
 from om_proxy.cli.answers import print_json, print_table
@@ -49,23 +49,30 @@ async def ask(api: LocalApi, options: argparse.Namespace) -> int:
         query_string += "&" + urlencode({"resource": options.resource})
     route, names = match_route(options.method, path)
     options.id = find_entry_id(names)
-    request = ApiRequest(
-        route,
-        names,
-        parse_query(route.query, query_string.encode()),
-        _read_body(route, options.data),
-        options,
-    )
-    tenant = request.query.tenant or options.tenant
-    if tenant is not None and request.query.tenant is None:
-        tenant = await find_tenant(api.store, tenant)
+    query = parse_query(route.query, query_string.encode())
+    body = _read_body(route, options.data)
+
+    async def send(tenant: str | None) -> Answer:
+        return await api.ask(
+            route.handler,
+            options,
+            key=await _find_key(api, names, query, tenant),
+            tenant=tenant,
+            query=query,
+            body=body,
+            path_names={name: unquote(word) for name, word in names.items()},
+        )
+
+    tenant = query.tenant
+    if tenant is None and options.tenant is not None:
+        tenant = await find_tenant(api.store, options.tenant)
     try:
-        answer = await request.send(api, tenant)
+        answer = await send(tenant)
     except BadRequest as exc:
         if exc.param != "tenant":
             raise
         # the route is about one tenant: the only one of the store is meant
-        answer = await request.send(api, await choose_tenant(api.store, None))
+        answer = await send(await choose_tenant(api.store, None))
     if isinstance(answer, StreamedAnswer):
         await write_pieces(answer.pieces, sys.stdout.buffer, is_shown=True)
     else:
@@ -73,37 +80,18 @@ async def ask(api: LocalApi, options: argparse.Namespace) -> int:
     return DONE
 
 
-class ApiRequest(NamedTuple):
-    """The request that the arguments name."""
-
-    route: AdminRoute
-    names: Mapping[str, str]  # in the path, as they stand there
-    query: Query
-    body: Any
-    options: argparse.Namespace
-
-    async def send(self, api: LocalApi, tenant: str | None) -> Answer:
-        """Return the answer. Raise BadRequest for the parameter `tenant` where the route needs one."""
-        return await api.ask(
-            self.route.handler,
-            self.options,
-            key=await self._find_key(api, tenant),
-            tenant=tenant,
-            query=self.query,
-            body=self.body,
-            path_names={name: unquote(word) for name, word in self.names.items()},
-        )
-
-    async def _find_key(self, api: LocalApi, tenant: str | None) -> Key | None:
-        """Return what the path names. A thread whose resource is not named is looked up by its name,
-        as by other commands; one that is not there may be made by the request."""
-        if "thread" in self.names and getattr(self.query, "resource", None) is None:
-            named = find_key(self.names, tenant or "", self.query)
-            assert named is not None  # the path names a thread
-            choice = argparse.Namespace(thread=named.thread, resource=None, tenant=tenant)
-            with suppress(NotFound):
-                return await find_thread(api.store, choice)
-        return find_key(self.names, tenant, self.query)
+async def _find_key(
+    api: LocalApi, names: Mapping[str, str], query: Query, tenant: str | None
+) -> Key | None:
+    """Return what the path names. A thread whose resource is not named is looked up by its name, as
+    by other commands; one that is not there may be made by the request."""
+    if "thread" in names and getattr(query, "resource", None) is None:
+        named = find_key(names, tenant or "", query)
+        assert named is not None  # the path names a thread
+        choice = argparse.Namespace(thread=named.thread, resource=None, tenant=tenant)
+        with suppress(NotFound):
+            return await find_thread(api.store, choice)
+    return find_key(names, tenant, query)
 
 
 def _read_body(route: AdminRoute, data: str | None) -> Any:

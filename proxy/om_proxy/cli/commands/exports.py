@@ -1,4 +1,5 @@
-"""Write everything stored of a thread, a resource or a tenant, one JSON record a line, and read it back."""
+"""Write everything stored of a thread, a resource or a tenant, one JSON record a line, and read it
+back."""
 
 from __future__ import annotations
 

@@ -269,31 +269,26 @@ def render_notes(ids: Sequence[int]) -> str:
 
 async def observe(api: LocalApi, options: argparse.Namespace) -> int:
     """Have messages observed, and print the notes."""
-    body = read_options(ObserveRequest, options)
     said = "the memory model reads the messages"
-    return await have_work_done(
-        api, options, memory_work.observe, replace(body, wait=NO_LIMIT_S), said
-    )
+    return await have_work_done(api, options, memory_work.observe, ObserveRequest, said)
 
 
 async def reflect(api: LocalApi, options: argparse.Namespace) -> int:
     """Have all notes condensed, and print the result."""
-    body = read_options(ReflectRequest, options)
     said = "the memory model condenses the notes"
-    return await have_work_done(
-        api, options, memory_work.reflect, replace(body, wait=NO_LIMIT_S), said
-    )
+    return await have_work_done(api, options, memory_work.reflect, ReflectRequest, said)
 
 
 async def have_work_done(
     api: LocalApi,
     options: argparse.Namespace,
     handler: Callable[[AnyCall], Awaitable[WorkAnswer]],
-    body: ObserveRequest | ReflectRequest,
+    body_type: type[ObserveRequest] | type[ReflectRequest],
     said: str,
 ) -> int:
     """Ask for work on the thread that the options name, and print the notes that it has made."""
     key = await find_thread(api.store, options)
+    body = replace(read_options(body_type, options), wait=NO_LIMIT_S)
     try:
         with show_progress(said):
             answer = await api.ask(handler, options, key=key, body=body)

@@ -17,7 +17,6 @@ from om_proxy.cli.store_command import LocalApi, print_error
 from om_proxy.cli.thread_choice import find_tenant, shorten_tenant
 from om_proxy.common.errors import NotFound
 from om_proxy.management.api.routes.stats import (
-    Comparison,
     StatsAnswer,
     StatsLine,
     TokenSums,
@@ -76,12 +75,12 @@ def print_stats(answer: StatsAnswer) -> None:
 
 def render_line(line: StatsLine) -> tuple[str, ...]:
     ledger = line.ledger
-    saving = ledger.saving
+    saving, whole = ledger.saving, ledger.versus_whole_history
     amounts = (
         saving.net,
         saving.baseline,
-        _sum_cost(saving, ledger.versus_whole_history),
-        _sum_memory_cost(saving, ledger.versus_whole_history),
+        saving.cost + whole.cost,
+        saving.memory_cost + whole.memory_cost,
     )
     return (
         render_group(line),
@@ -98,14 +97,6 @@ def render_group(line: StatsLine) -> str:
         if name is not None:
             return name or "(not named)"
     return ""
-
-
-def _sum_cost(*comparisons: Comparison) -> int:
-    return sum(comparison.cost for comparison in comparisons)
-
-
-def _sum_memory_cost(*comparisons: Comparison) -> int:
-    return sum(comparison.memory_cost for comparison in comparisons)
 
 
 def _sum_prompt(tokens: TokenSums) -> int:

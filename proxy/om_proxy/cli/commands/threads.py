@@ -1,4 +1,5 @@
-"""List threads; show the state, the messages and the next prompt of one; find messages or notes by words."""
+"""List threads, show the state, the messages and the next prompt of one, and search messages or notes
+by words."""
 
 from __future__ import annotations
 

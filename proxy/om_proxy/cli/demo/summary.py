@@ -1,5 +1,5 @@
-"""Add up what the demo sent and cost, tokens as the model server received them and list prices, and print
-the summary: sums, costs, the question and its answers, and on request the prompt."""
+"""Add up what the demo sent and cost, and print it: tokens as the model server received them, costs at
+list prices, the question with its answers, and on request the prompt."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Run the story's tools: a small database, files, a test run, logs. Their answers are computed.
 
-The nights of the food bank are plans, planner logs and fridge readings, drawn from seeded dice, so they are
-always the same.
+The nights of the food bank are plans, planner logs and fridge readings. They are drawn from seeded
+dice, so they are always the same.
 """
 
 from __future__ import annotations
