@@ -31,7 +31,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from om_proxy.engine.event_feed.inline import InlineEvents
-from om_proxy.memory.events.cycles import Subject
+from om_proxy.memory.events.changes import Subject
 from om_proxy.memory.events.parts import Activation, Event, MarkerConfig
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, Memory

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from om_proxy.engine.background.indexing import BATCH_MESSAGES, IndexingSource, MessageIndex
 from om_proxy.memory.model import Key, Message
-from om_proxy.memory.recall.matching import NO_FILTER
+from om_proxy.memory.recall.found import NO_FILTER
 from om_proxy.memory.recall.passages import IndexPlace, cut_passages
 from om_proxy.memory.recall.ranking import rank
 from om_proxy.memory.recall.words import STOP_WORDS, query_words

@@ -28,13 +28,11 @@ from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.engine.background.embedding import LOCAL_BATCH_MESSAGES, MessageVectors
 from om_proxy.engine.recall.similar_messages import Comparison
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Key
-from om_proxy.memory.recall.found import FoundPassage, RankedMessage
-from om_proxy.memory.recall.fusing import fuse
-from om_proxy.memory.recall.matching import NO_FILTER, match_passages
+from om_proxy.memory.recall.found import NO_FILTER, FoundPassage, RankedMessage, match_passages
 from om_proxy.memory.recall.noted import NotedRange, lift_noted
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
 from om_proxy.memory.recall.ranking import rank, weigh_words
-from om_proxy.memory.recall.vectors import StoredVector, encode_vector, write_embedded_text
+from om_proxy.memory.recall.vectors import StoredVector, encode_vector, fuse, write_embedded_text
 from om_proxy.memory.recall.words import query_words
 from om_proxy.observability.facts import Facts
 from om_proxy.storage.shared.newest_passages import SearchedWithoutIndex

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.engine.event_feed import feed as feed_module
-from om_proxy.memory.events.cycles import Cycle, make_failed
+from om_proxy.memory.events.changes import Cycle, make_failed
 from om_proxy.memory.model import Memory
 from om_proxy.wire.server.capacity.work_queues import EVENT_STREAM
 from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from om_proxy.engine.recall.performing import LookUpPerformer
-from om_proxy.memory.recall.faults import CANNOT_READ_NOW, NO_LOOK_UPS_LEFT
+from om_proxy.memory.recall.arguments import CANNOT_READ_NOW, NO_LOOK_UPS_LEFT
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.settings.config import WatchedSettings, load
 from tests.e2e.planned_rounds import RETRIEVAL, Talk, run_with_planned_rounds, say

@@ -14,8 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
-from om_proxy.memory.recall.matching import match_passages
+from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter, match_passages
 from om_proxy.memory.recall.passages import IndexPlace, cut_passages
 from om_proxy.memory.recall.words import query_words
 from om_proxy.storage.base import Store

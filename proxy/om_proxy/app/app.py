@@ -57,7 +57,7 @@ from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.memory.escaping import escape
-from om_proxy.memory.recall.look_ups import LookUps
+from om_proxy.memory.rounds import LookUps
 from om_proxy.observability.fact_lines import LOGGED_FACTS, FactLines
 from om_proxy.observability.facts import Facts, Forgotten, MemoryCallEnded
 from om_proxy.observability.figures.figures import Figures, ProcessState

@@ -16,7 +16,7 @@ from om_proxy.engine.recall.turn_look_ups import TurnLookUps
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.memory.recall.look_ups import LookUps
+from om_proxy.memory.rounds import LookUps
 from om_proxy.wire.server.capacity.work_queues import WorkQueue
 
 

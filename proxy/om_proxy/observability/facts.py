@@ -27,8 +27,8 @@ from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.ledger import Account, History
 from om_proxy.memory.lifecycle.retention import LogRetiredWhy, RetiredWhy
 from om_proxy.memory.model import Key
-from om_proxy.memory.recall.look_ups import LookUpMode, LookUpOutcome
 from om_proxy.memory.recall.offering import Offer
+from om_proxy.memory.rounds import LookUpMode, LookUpOutcome
 from om_proxy.memory.token_prices import Usage
 
 AgentWork = Literal["observe", "reflect", "embed"]

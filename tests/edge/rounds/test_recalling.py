@@ -20,8 +20,8 @@ from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.edge.rounds.recalling import Recalling
 from om_proxy.edge.rounds.reply_rounds import MAX_WHOLE_BYTES
 from om_proxy.memory.model import Key
-from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
 from om_proxy.memory.recall.offering import Offer, ToolUse
+from om_proxy.memory.rounds import LookUpAnswer, LookUpCall
 from om_proxy.memory.token_prices import Usage
 from om_proxy.observability.facts import Facts, LookUpsMade
 from om_proxy.settings.identity.callers import Caller

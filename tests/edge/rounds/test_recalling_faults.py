@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
+from om_proxy.memory.rounds import LookUpAnswer, LookUpCall
 from om_proxy.wire.apis.registry import CHAT
 from tests.edge.rounds.test_recalling import OURS, Play, Server, streamed, unstreamed
 from tests.wire.apis.chat.look_ups import test_whole_splice as whole

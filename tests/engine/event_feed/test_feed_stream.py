@@ -20,7 +20,8 @@ from om_proxy.engine.event_feed.feed import (
     Selection,
     write_notice,
 )
-from om_proxy.memory.events.cycles import Subject
+from om_proxy.memory.events.changes import Subject
+from om_proxy.memory.events.changes import Subject
 from om_proxy.memory.events.parts import MarkerConfig
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Memory

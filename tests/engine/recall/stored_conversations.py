@@ -19,10 +19,9 @@ from om_proxy.engine.recall.performing import LookUpPerformer, ReadingRights
 from om_proxy.engine.recall.searching import MessageSearch
 from om_proxy.engine.recall.turn_look_ups import TurnLookUps
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter
-from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
-from om_proxy.memory.recall.matching import match_passages
+from om_proxy.memory.recall.found import Found, FoundPassage, PassageFilter, match_passages
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
+from om_proxy.memory.rounds import LookUpAnswer, LookUpCall
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.settings.config import parse
 from om_proxy.settings.identity.keyed_hashes import label_thread

@@ -15,10 +15,9 @@ import pytest
 from om_proxy.engine.recall.performing import FoundByPerson, ReadingRights
 from om_proxy.engine.recall.searching import MessageSearch, SearchResult
 from om_proxy.memory.model import Key
-from om_proxy.memory.recall import faults
-from om_proxy.memory.recall.arguments import LookUp
+from om_proxy.memory.recall.arguments import ONLY_THIS_CONVERSATION, LookUp
 from om_proxy.memory.recall.found import PassageFilter
-from om_proxy.memory.recall.look_ups import LookUpCall
+from om_proxy.memory.rounds import LookUpCall
 from om_proxy.storage.shared import newest_passages
 from om_proxy.storage.values.listing import ThreadInfo
 from tests.engine.recall.stored_conversations import (
@@ -268,7 +267,7 @@ async def test_one_conversation_alone(conversations: StoredConversations) -> Non
         {"threadId": "00aa11bb"},
     ):
         answer = await conversations.ask(rights={"scope": "thread"}, **fields)
-        assert answer.text == faults.ONLY_THIS_CONVERSATION, fields
+        assert answer.text == ONLY_THIS_CONVERSATION, fields
     found = await conversations.ask(rights={"scope": "thread"}, mode="search", query="bees")
     assert [each.id for each in read_quotes(found.text)] == ["m1"]
     nothing = await conversations.ask(

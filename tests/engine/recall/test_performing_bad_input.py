@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from om_proxy.memory.recall.look_ups import LookUpCall
+from om_proxy.memory.rounds import LookUpCall
 from tests.engine.recall.stored_conversations import (
     CURRENT_KEY,
     StoredConversations,

@@ -17,8 +17,7 @@ from om_proxy.engine.recall import similar_messages
 from om_proxy.engine.recall.searching import MessageSearch
 from om_proxy.engine.recall.similar_messages import MAX_SIMILAR, Comparison, SimilarMessages
 from om_proxy.memory.model import Key
-from om_proxy.memory.recall.found import PassageFilter, RankedMessage
-from om_proxy.memory.recall.matching import NO_FILTER
+from om_proxy.memory.recall.found import NO_FILTER, PassageFilter, RankedMessage
 from om_proxy.memory.recall.vectors import StoredVector, encode_vector
 from om_proxy.observability.facts import Facts
 from om_proxy.storage.sqlite.store import SqliteStore

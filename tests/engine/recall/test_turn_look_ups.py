@@ -16,9 +16,15 @@ from hypothesis import strategies as st
 
 from om_proxy.common.errors import StorageError
 from om_proxy.engine.recall.turn_look_ups import MAX_CALLS_A_STEP, parse_arguments
-from om_proxy.memory.recall import faults
-from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
+from om_proxy.memory.recall.arguments import (
+    CANNOT_READ_NOW,
+    LOOKED_UP_ALREADY,
+    NO_LOOK_UPS_LEFT,
+    NOT_AN_OBJECT,
+    TOO_MANY_LOOK_UPS,
+)
 from om_proxy.memory.recall.quoted_message import clean_text
+from om_proxy.memory.rounds import LookUpAnswer, LookUpCall
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.wire.server.capacity.work_queues import LOOK_UP
 from tests.engine.recall.stored_conversations import (
@@ -66,7 +72,7 @@ def test_arguments(arguments: str, fields: dict[str, object] | None) -> None:
 
 async def test_what_is_no_object(conversations: StoredConversations) -> None:
     [answer] = await conversations.create_look_ups().answer([LookUpCall("1", "{}}")])
-    assert answer == LookUpAnswer(faults.NOT_AN_OBJECT, "messages", "error", 0)
+    assert answer == LookUpAnswer(NOT_AN_OBJECT, "messages", "error", 0)
 
 
 async def test_the_same_again(conversations: StoredConversations) -> None:
@@ -74,8 +80,8 @@ async def test_the_same_again(conversations: StoredConversations) -> None:
     look_ups = conversations.create_look_ups()
     first, again = await look_ups.answer([call(cursor="m1"), call(cursor=" [M1] ", page=0)])
     assert first.outcome == "found"
-    assert again.text == faults.LOOKED_UP_ALREADY
-    assert (await look_ups.answer([call(cursor="m1")]))[0].text == faults.LOOKED_UP_ALREADY
+    assert again.text == LOOKED_UP_ALREADY
+    assert (await look_ups.answer([call(cursor="m1")]))[0].text == LOOKED_UP_ALREADY
     wrong = [call(cursor="m9")] * 2
     assert [answer.text for answer in await look_ups.answer(wrong)] == [
         "recall: there is no message m9; this conversation has m1 to m2"
@@ -88,17 +94,17 @@ async def test_steps(conversations: StoredConversations) -> None:
     [first] = await look_ups.answer([call(cursor="m1")])
     last = await look_ups.answer([call(cursor="m2"), call(mode="threads")])
     more = await look_ups.answer([call(mode="search", query="wax")])
-    assert faults.NO_LOOK_UPS_LEFT not in first.text + last[0].text
-    assert last[1].text.endswith(f", ← current\n{faults.NO_LOOK_UPS_LEFT}")
+    assert NO_LOOK_UPS_LEFT not in first.text + last[0].text
+    assert last[1].text.endswith(f", ← current\n{NO_LOOK_UPS_LEFT}")
     assert last[1].outcome == "found"
-    assert more == [LookUpAnswer(faults.NO_LOOK_UPS_LEFT, "search", "error", 0)]
+    assert more == [LookUpAnswer(NO_LOOK_UPS_LEFT, "search", "error", 0)]
 
 
 async def test_calls_of_one_step(conversations: StoredConversations) -> None:
     calls = [call(cursor="m1", limit=n + 1) for n in range(MAX_CALLS_A_STEP + 2)]
     answers = await conversations.create_look_ups().answer(calls)
     assert [answer.outcome for answer in answers] == ["found"] * MAX_CALLS_A_STEP + ["error"] * 2
-    assert {answer.text for answer in answers[MAX_CALLS_A_STEP:]} == {faults.NO_LOOK_UPS_LEFT}
+    assert {answer.text for answer in answers[MAX_CALLS_A_STEP:]} == {NO_LOOK_UPS_LEFT}
 
 
 @pytest.mark.parametrize("failure", [StorageError("canary"), RuntimeError("canary")])
@@ -114,7 +120,7 @@ async def test_a_store_that_fails(
     with monkeypatch.context() as patch, structlog.testing.capture_logs() as logged:
         patch.setattr(conversations.store, "messages", fail)
         [answer] = await look_ups.answer([call(query="x", cursor="m1")])
-    assert answer == LookUpAnswer(faults.CANNOT_READ_NOW, "messages", "unavailable", 0)
+    assert answer == LookUpAnswer(CANNOT_READ_NOW, "messages", "unavailable", 0)
     assert "canary" not in str(logged)
     assert len(logged) == isinstance(failure, RuntimeError)
     [answer] = await look_ups.answer([call(query="x", cursor="m1")])
@@ -170,7 +176,7 @@ async def test_a_full_line_is_told(conversations: StoredConversations) -> None:
         await asyncio.sleep(0)
         answers = await look_ups.answer([call(cursor="m1"), call(cursor="m2")])
         assert [(answer.text, answer.outcome) for answer in answers] == [
-            (faults.TOO_MANY_LOOK_UPS, "unavailable")
+            (TOO_MANY_LOOK_UPS, "unavailable")
         ] * 2
         for task in waiting:
             task.cancel()

@@ -17,7 +17,7 @@ from om_proxy.management.mcp.memory_tools import MAX_SEARCHED_RESOURCES
 from om_proxy.management.mcp.route import MAX_MCP_BODY_BYTES
 from om_proxy.management.mcp.tools import TOOL_NAMES
 from om_proxy.memory.model import Key, Memory
-from om_proxy.memory.recall.faults import ONLY_THIS_CONVERSATION
+from om_proxy.memory.recall.arguments import ONLY_THIS_CONVERSATION
 from om_proxy.settings.identity.user_token import Claims, sign_claims
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.settings.identity.test_thread_names_sessions import OPENCODE, SUB_AGENT

@@ -12,12 +12,13 @@ from msgspec.structs import replace
 from om_proxy.memory.events.changes import (
     NO_CAUSE,
     Cause,
+    Cycle,
+    Subject,
     Trigger,
     describe_trigger,
     list_events,
     may_have_events,
 )
-from om_proxy.memory.events.cycles import Cycle, Subject
 from om_proxy.memory.events.parts import MarkerConfig
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Memory, replace_log

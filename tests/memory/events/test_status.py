@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from om_proxy.memory.events.cycles import Subject
+from om_proxy.memory.events.changes import Subject
 from om_proxy.memory.events.parts import MarkerConfig, OperationType
 from om_proxy.memory.events.status import count_steps, make_status
 from om_proxy.memory.lifecycle.thresholds import Limits

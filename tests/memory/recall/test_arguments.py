@@ -7,9 +7,15 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from om_proxy.memory.recall import faults
-from om_proxy.memory.recall.arguments import LookUp, find_mode, read_look_up
-from om_proxy.memory.recall.faults import LookUpFault
+from om_proxy.memory.recall.arguments import (
+    NO_CURSOR_FOR_PART,
+    NO_QUERY,
+    UNKNOWN_MODE,
+    LookUp,
+    LookUpFault,
+    find_mode,
+    read_look_up,
+)
 from om_proxy.memory.recall.message_ids import MessageId
 
 ROME = ZoneInfo("Europe/Rome")
@@ -69,10 +75,10 @@ def test_what_is_asked(fields: dict[str, Any], expected: LookUp) -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"mode": "find"}, faults.UNKNOWN_MODE),
-        ({"mode": ["search"]}, faults.UNKNOWN_MODE),
-        ({"mode": "search"}, faults.NO_QUERY),
-        ({"mode": "search", "query": " \n"}, faults.NO_QUERY),
+        ({"mode": "find"}, UNKNOWN_MODE),
+        ({"mode": ["search"]}, UNKNOWN_MODE),
+        ({"mode": "search"}, NO_QUERY),
+        ({"mode": "search", "query": " \n"}, NO_QUERY),
         ({"cursor": "m12-m40"}, "recall: m12-m40 is a range; give one id, m12 or m40"),
         ({"cursor": "yesterday"}, "recall: cursor must be one message id, such as m12"),
         ({"cursor": True}, "recall: cursor must be a text"),
@@ -80,7 +86,7 @@ def test_what_is_asked(fields: dict[str, Any], expected: LookUp) -> None:
         ({"limit": "many"}, "recall: limit must be a whole number"),
         ({"page": True}, "recall: page must be a whole number"),
         ({"page": 1.5}, "recall: page must be a whole number"),
-        ({"partIndex": 0}, faults.NO_CURSOR_FOR_PART),
+        ({"partIndex": 0}, NO_CURSOR_FOR_PART),
         ({"detail": "full"}, "recall: detail must be low or high"),
         ({"before": "last week"}, "recall: before must be an ISO date, such as 2023-05-08"),
         ({"after": "9999-12-31T23:59:59-23:59"}, None),  # whatever the platform makes of it

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from om_proxy.memory.recall.clipping import (
-    Hit,
     cut_snippet,
     find_fitting_chars,
     find_hits,
     move_to_word_end,
 )
+from om_proxy.memory.recall.words import query_words
 from om_proxy.memory.tokens import estimate_tokens
 
 
@@ -44,13 +41,10 @@ def test_words_stay_whole() -> None:
     assert move_to_word_end("x" * 50, 40) == 40
 
 
-def find_words(text: str) -> Iterator[Hit]:
-    for run in re.finditer(r"\w+", text):
-        yield Hit(run.start(), run.end(), frozenset((run[0].lower(),)))
-
-
 def cut(text: str, *words: str, max_tokens: int = 20) -> str:
-    return cut_snippet(text, find_hits(text, words, find_words), max_tokens, estimate_tokens)
+    return cut_snippet(
+        text, find_hits(text, query_words(" ".join(words))), max_tokens, estimate_tokens
+    )
 
 
 def test_a_short_text_is_shown_whole() -> None:
@@ -76,4 +70,4 @@ def test_the_ends_of_a_text() -> None:
 def test_the_end_of_a_long_text_is_looked_through() -> None:
     text = "x " * 100_000 + "quorum"
     assert cut(text, "quorum").endswith("quorum")
-    assert len(find_hits("x " * 100_000, ("x",), find_words)) <= 35_001
+    assert len(find_hits("x " * 100_000, ("x",))) <= 35_001

@@ -18,14 +18,13 @@ from om_proxy.memory.recall.found_messages import (
 from om_proxy.memory.recall.quoted_message import QuotedPart
 from om_proxy.memory.tokens import estimate_tokens
 from tests.memory.recall.quoted import PARTS, make_message, read_quotes
-from tests.memory.recall.test_clipping import find_words
 from tests.support.long_forms import IS_LONG
 
 UTC = ZoneInfo("UTC")
 
 
 def write(found: FoundMessages, max_tokens: int = 2_000) -> tuple[str, int]:
-    return write_found_messages(found, UTC, max_tokens, estimate_tokens, find_words)
+    return write_found_messages(found, UTC, max_tokens, estimate_tokens)
 
 
 def test_what_was_found() -> None:
@@ -79,7 +78,7 @@ def test_a_long_query_and_title_give_way() -> None:
     message = make_message(12, QuotedPart("text", "🔴" * 600))
     message = message._replace(label="3f9c2a7714e0b6d2", title="🔴" * 60)
     found = FoundMessages("🔴" * 200, ("x",), (message,) * 5, 9)
-    text, shown = write_found_messages(found, UTC, 500, count_tokens, find_words)
+    text, shown = write_found_messages(found, UTC, 500, count_tokens)
     assert count_tokens(text) <= 500
     assert shown == len(read_quotes(text)) > 1
 
@@ -97,15 +96,15 @@ def test_results_that_touch_are_one() -> None:
 def test_nothing_found() -> None:
     """The words that no message has are named as they were asked."""
     query = "The Quorum of zeta bees"
-    counts = {"the": 2, "quorum": 0, "of": 0, "zeta": 0, "bees": 3}
-    assert write_nothing_found(query, counts, 1.0, find_words) == (
-        "recall: nothing found; no message has: Quorum, of, zeta. Try other words"
+    counts = {"quorum": 0, "zeta": 0, "bee": 3}
+    assert write_nothing_found(query, counts, 1.0) == (
+        "recall: nothing found; no message has: Quorum, zeta. Try other words"
     )
-    assert write_nothing_found("!?", {}, 0.5, find_words) == (
+    assert write_nothing_found("!?", {}, 0.5) == (
         "recall: nothing found (indexed 50 %). Try other words"
     )
     many = " ".join(f"w{n}" for n in range(20))
-    assert write_nothing_found(many, {}, 1.0, find_words).endswith("w7, …. Try other words")
+    assert write_nothing_found(many, {}, 1.0).endswith("w7, …. Try other words")
 
 
 def test_messages_that_do_not_fit_are_not_written() -> None:
@@ -123,7 +122,7 @@ def test_messages_that_do_not_fit_are_not_written() -> None:
             make_message(n, QuotedPart("text", "a support group " * 40)) for n in range(results)
         ]
         found = FoundMessages("support", ("support",), tuple(said), results)
-        _, shown = write_found_messages(found, UTC, 2_000, count_tokens, find_words)
+        _, shown = write_found_messages(found, UTC, 2_000, count_tokens)
         assert 10 < shown < results
         return calls
 

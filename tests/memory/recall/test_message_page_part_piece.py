@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from om_proxy.memory.recall.faults import LookUpFault
+from om_proxy.memory.recall.arguments import LookUpFault
 from om_proxy.memory.recall.message_page import MAX_RESULT_TOKENS, PartPiece, write_part_piece
 from om_proxy.memory.recall.quoted_message import PartKind, QuotedMessage, QuotedPart
 from om_proxy.memory.tokens import estimate_tokens

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from om_proxy.memory.recall.found import FoundPassage
-from om_proxy.memory.recall.matching import match_passages
+from om_proxy.memory.recall.found import FoundPassage, match_passages
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, cut_passages
 from om_proxy.memory.recall.ranking import rank
 from om_proxy.memory.recall.words import query_words

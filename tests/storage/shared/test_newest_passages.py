@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from om_proxy.memory.model import Memory, Message
-from om_proxy.memory.recall.matching import NO_FILTER
+from om_proxy.memory.recall.found import NO_FILTER
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
 from om_proxy.storage.shared import newest_passages

@@ -32,7 +32,7 @@ from om_proxy.edge.rounds.round_requests import (
     is_whole_reply,
 )
 from om_proxy.engine.turns.turn import PreparedTurn
-from om_proxy.memory.recall.look_ups import LookUps
+from om_proxy.memory.rounds import LookUps
 from om_proxy.observability.facts import Facts
 from om_proxy.wire.apis.api import require_recall
 from om_proxy.wire.apis.compression import create_decoder

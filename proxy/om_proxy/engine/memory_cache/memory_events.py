@@ -11,8 +11,7 @@ import structlog
 
 from om_proxy.common.errors import ConfigError, StorageError
 from om_proxy.engine.policy import PolicyInForce
-from om_proxy.memory.events.changes import NO_CAUSE, Cause, list_events, may_have_events
-from om_proxy.memory.events.cycles import Subject
+from om_proxy.memory.events.changes import NO_CAUSE, Cause, Subject, list_events, may_have_events
 from om_proxy.memory.events.parts import Event, MarkerConfig
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Key, Memory

@@ -15,9 +15,14 @@ from typing import NamedTuple
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.memory.model import Key, Memory, Scope
-from om_proxy.memory.recall import faults
-from om_proxy.memory.recall.arguments import CURRENT_THREAD, LookUp
-from om_proxy.memory.recall.faults import LookUpFault
+from om_proxy.memory.recall.arguments import (
+    CURRENT_THREAD,
+    ONLY_THIS_CONVERSATION,
+    LookUp,
+    LookUpFault,
+    ambiguous_label,
+    unknown_conversation,
+)
 from om_proxy.memory.recall.message_ids import MessageId, parse_label, parse_message_id
 from om_proxy.memory.recall.quoted_message import QuotedMessage, QuotedPart
 from om_proxy.memory.recall.thread_list import MAX_TIME_BEFORE_WRITTEN_S
@@ -76,7 +81,7 @@ class Conversations:
     async def list_recent(self) -> AsyncIterator[ThreadInfo]:
         """Yield the threads, the latest turn first."""
         if self.scope == "thread":
-            raise LookUpFault(faults.ONLY_THIS_CONVERSATION)
+            raise LookUpFault(ONLY_THIS_CONVERSATION)
         selection = ThreadSelection(self.key.tenant, self.key.resource, order="recent")
         place: ThreadPlace | None = None
         while True:
@@ -94,13 +99,13 @@ class Conversations:
         if self.scope == "thread":
             if own.startswith(label):
                 return self.key
-            raise LookUpFault(faults.ONLY_THIS_CONVERSATION)
+            raise LookUpFault(ONLY_THIS_CONVERSATION)
         listed = await self._list_labels() | self._opened | {own: self.key}
         found = {whole: key for whole, key in listed.items() if whole.startswith(label)}
         if len(found) > 1:
-            raise faults.ambiguous_label(label, sorted(found)[:5])
+            raise ambiguous_label(label, sorted(found)[:5])
         if not found:
-            raise faults.unknown_conversation(label)
+            raise unknown_conversation(label)
         [key] = found.values()
         return key
 
@@ -136,7 +141,7 @@ def _read_thread(look_up: LookUp) -> str | None:
         parsed = parse_message_id(written[:100])
         label = parsed.label if isinstance(parsed, MessageId) else None
     if not label:
-        raise faults.unknown_conversation(written)
+        raise unknown_conversation(written)
     return label
 
 

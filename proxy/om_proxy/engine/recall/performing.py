@@ -23,8 +23,7 @@ from om_proxy.engine.recall.conversations import (
 )
 from om_proxy.engine.recall.searching import MessageSearch
 from om_proxy.memory.model import Key, Scope
-from om_proxy.memory.recall import faults
-from om_proxy.memory.recall.arguments import LookUp
+from om_proxy.memory.recall.arguments import LookUp, LookUpFault, unknown_message
 from om_proxy.memory.recall.clipping import CountTokens
 from om_proxy.memory.recall.found import PassageFilter, RankedMessage
 from om_proxy.memory.recall.found_messages import (
@@ -34,7 +33,6 @@ from om_proxy.memory.recall.found_messages import (
     write_found_messages,
     write_nothing_found,
 )
-from om_proxy.memory.recall.look_ups import LookUpMode
 from om_proxy.memory.recall.message_ids import MessageId, write_message_id
 from om_proxy.memory.recall.message_page import (
     MessagePage,
@@ -50,7 +48,7 @@ from om_proxy.memory.recall.thread_list import (
     find_list_limit,
     write_thread_list,
 )
-from om_proxy.memory.recall.words import find_words
+from om_proxy.memory.rounds import LookUpMode
 from om_proxy.storage.values.stored_rows import StoredMessage
 
 CALLS_BEFORE_PAGE = 20  # messages in which the calls of a page's first results are looked for
@@ -314,14 +312,10 @@ class LookUpPerformer:
                 # the counts are those of the resource, which this caller may not know
                 may_tell = rights.scope == "resource"
                 counts = result.counts if may_tell else dict.fromkeys(result.words, 1)
-                nothing = write_nothing_found(look_up.query, counts, result.share_read, find_words)
+                nothing = write_nothing_found(look_up.query, counts, result.share_read)
                 return found, nothing, 0
             text, shown = write_found_messages(
-                found,
-                rights.zone,
-                rights.max_tokens,
-                self.count_tokens,
-                find_words,
+                found, rights.zone, rights.max_tokens, self.count_tokens
             )
             return found, text, shown
 
@@ -361,9 +355,9 @@ def _is_shown_raw(hit: RankedMessage, rights: ReadingRights) -> bool:
 
 def _unknown_cursor(
     cursor: MessageId, conversation: Conversation, bounds: tuple[int, int] | None
-) -> faults.LookUpFault:
+) -> LookUpFault:
     written = write_message_id(cursor.seq, conversation.shown_label)
-    return faults.unknown_message(written, bounds, is_current=conversation.is_current)
+    return unknown_message(written, bounds, is_current=conversation.is_current)
 
 
 async def _read_page(

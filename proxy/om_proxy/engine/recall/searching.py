@@ -17,8 +17,8 @@ from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Observation
 from om_proxy.memory.prompt.ranges import write_range_line
 from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter, RankedMessage
-from om_proxy.memory.recall.fusing import fuse
-from om_proxy.memory.recall.matching import (
+from om_proxy.memory.recall.vectors import fuse
+from om_proxy.memory.recall.found import (
     NoteLine,
     find_note_lines,
     lets_message_pass,
@@ -26,6 +26,7 @@ from om_proxy.memory.recall.matching import (
 )
 from om_proxy.memory.recall.noted import NotedRange, lift_noted, list_noted_ranges
 from om_proxy.memory.recall.ranking import rank, weigh_words
+from om_proxy.memory.recall.vectors import fuse
 from om_proxy.memory.recall.words import drop_cached_words, query_words
 from om_proxy.settings.config.sections.memory import MemorySettings
 from om_proxy.storage.contract.memories import StoredThreads
@@ -100,7 +101,9 @@ class MessageSearch:
         found = await self.source.find_passages(key, words, passage_filter)
         ranked = await run_in_turn(partial(rank, found, words))
         # the neighbours of what matches are ranked too, whatever the filter says of them
-        passing = tuple(hit for hit in ranked if lets_message_pass(passage_filter, hit))
+        passing = tuple(
+            hit for hit in ranked if passage_filter.lets_pass(hit.thread, hit.at, hit.role)
+        )
         if self.notes and passing:
             threads = list(dict.fromkeys(message.thread for message in passing))
             notes = await self.notes.read_notes(key, threads)

@@ -18,9 +18,13 @@ from om_proxy.common.errors import ModelBusy, ModelError, OmError, PromptTooLong
 from om_proxy.engine.background.embedding import MAX_SEARCH_S, EmbeddingChoice, MessageVectors
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.found import PassageFilter, RankedMessage
-from om_proxy.memory.recall.fusing import MAX_COUNTED_WORDS, Similarity, SimilarMessage
-from om_proxy.memory.recall.matching import lets_message_pass
-from om_proxy.memory.recall.vectors import MAX_EMBEDDED_CHARS, StoredVector
+from om_proxy.memory.recall.vectors import (
+    MAX_COUNTED_WORDS,
+    MAX_EMBEDDED_CHARS,
+    Similarity,
+    SimilarMessage,
+    StoredVector,
+)
 
 logger = structlog.get_logger("vectors")
 
@@ -243,7 +247,8 @@ class Comparison:
         for place in self._numpy.argsort(-cosines, kind="stable"):
             if len(best) == MAX_SIMILAR:
                 break
-            if place not in ranked and lets_message_pass(self._filter, usable[place]):
+            each = usable[place]
+            if place not in ranked and self._filter.lets_pass(each.thread, each.at, each.role):
                 best.append(int(place))
         return best
 

@@ -9,10 +9,18 @@ import structlog
 
 from om_proxy.common.errors import OmError, Overloaded, raise_site
 from om_proxy.engine.recall.performing import LookUpPerformer, ReadingRights
-from om_proxy.memory.recall import faults
-from om_proxy.memory.recall.arguments import LookUp, find_mode, read_look_up
-from om_proxy.memory.recall.faults import LookUpFault
-from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall, LookUpMode, LookUpOutcome
+from om_proxy.memory.recall.arguments import (
+    CANNOT_READ_NOW,
+    LOOKED_UP_ALREADY,
+    NO_LOOK_UPS_LEFT,
+    NOT_AN_OBJECT,
+    TOO_MANY_LOOK_UPS,
+    LookUp,
+    LookUpFault,
+    find_mode,
+    read_look_up,
+)
+from om_proxy.memory.rounds import LookUpAnswer, LookUpCall, LookUpMode, LookUpOutcome
 from om_proxy.wire.apis.json_text import parse_lax, replace_lone_surrogates
 from om_proxy.wire.server.capacity.work_queues import WorkQueue
 
@@ -23,7 +31,7 @@ logger = structlog.get_logger("recall")
 
 
 class TurnLookUps:
-    """The look-ups of one reply (`memory.recall.look_ups.LookUps`).
+    """The look-ups of one reply (`memory.rounds.LookUps`).
 
     `max_steps`: steps that are answered; the last one says that no more are left. Each step waits
     for a slot of `queue`. `timeout_s`: of each step, from then on. What the store cannot give in
@@ -57,16 +65,15 @@ class TurnLookUps:
         rights = self._rights
         if is_last and calls:
             # room for the words behind the last answer
-            room = self._performer.count_tokens(f"\n{faults.NO_LOOK_UPS_LEFT}") + 1
+            room = self._performer.count_tokens(f"\n{NO_LOOK_UPS_LEFT}") + 1
             rights = rights._replace(max_tokens=rights.max_tokens - room)
         answers = await self._answer_in_slot(calls[:answered_calls], rights)
         if is_last and answers:
             last = answers[-1]
-            answers[-1] = last._replace(text=f"{last.text}\n{faults.NO_LOOK_UPS_LEFT}")
+            answers[-1] = last._replace(text=f"{last.text}\n{NO_LOOK_UPS_LEFT}")
         left_out = calls[answered_calls:]
         return answers + [
-            LookUpAnswer(faults.NO_LOOK_UPS_LEFT, _guess_mode(call), "error", 0)
-            for call in left_out
+            LookUpAnswer(NO_LOOK_UPS_LEFT, _guess_mode(call), "error", 0) for call in left_out
         ]
 
     async def _answer_in_slot(
@@ -77,7 +84,7 @@ class TurnLookUps:
         try:
             slot = await self._queue.take(rights.key.tenant)
         except Overloaded:
-            busy = faults.TOO_MANY_LOOK_UPS
+            busy = TOO_MANY_LOOK_UPS
             return [LookUpAnswer(busy, _guess_mode(call), "unavailable", 0) for call in calls]
         with slot:
             ends_at = asyncio.get_running_loop().time() + self._timeout_s
@@ -88,21 +95,21 @@ class TurnLookUps:
     ) -> LookUpAnswer:
         fields = parse_arguments(call.arguments)
         if fields is None:
-            return LookUpAnswer(faults.NOT_AN_OBJECT, "messages", "error", 0)
+            return LookUpAnswer(NOT_AN_OBJECT, "messages", "error", 0)
         mode = find_mode(fields)
         try:
             look_up = read_look_up(fields, rights.zone)
             if look_up in self._answered:
-                return LookUpAnswer(faults.LOOKED_UP_ALREADY, mode, "error", 0)
+                return LookUpAnswer(LOOKED_UP_ALREADY, mode, "error", 0)
             async with asyncio.timeout_at(ends_at):
                 result = await self._performer.perform(look_up, rights, self._conversations)
         except LookUpFault as fault:
             return LookUpAnswer(fault.text, mode, "error", 0)
         except (OmError, TimeoutError):
-            return LookUpAnswer(faults.CANNOT_READ_NOW, mode, "unavailable", 0)
+            return LookUpAnswer(CANNOT_READ_NOW, mode, "unavailable", 0)
         except Exception as exc:  # the reply goes on, whatever is wrong here
             logger.error("recall.failed", error=type(exc).__name__, at=raise_site(exc))
-            return LookUpAnswer(faults.CANNOT_READ_NOW, mode, "unavailable", 0)
+            return LookUpAnswer(CANNOT_READ_NOW, mode, "unavailable", 0)
         self._answered.add(look_up)
         outcome: LookUpOutcome = "found" if result.found else "nothing"
         return LookUpAnswer(result.text, result.mode, outcome, result.found)

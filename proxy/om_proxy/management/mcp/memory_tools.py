@@ -33,10 +33,16 @@ from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Observation
 from om_proxy.memory.notes.sections import split_entry
 from om_proxy.memory.prompt.context import ContextOptions, format_moment, observation_block
 from om_proxy.memory.prompt.ranges import write_range_line
-from om_proxy.memory.recall import faults
-from om_proxy.memory.recall.arguments import LookUp, read_look_up
+from om_proxy.memory.recall.arguments import (
+    CANNOT_READ_NOW,
+    ONLY_THIS_CONVERSATION,
+    LookUp,
+    LookUpFault,
+    ambiguous_label,
+    read_look_up,
+    unknown_conversation,
+)
 from om_proxy.memory.recall.clipping import CountTokens, find_fitting_chars
-from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.found import PassageFilter
 from om_proxy.memory.recall.message_ids import parse_label, shorten_label
 from om_proxy.memory.recall.quoted_message import clean_line, clean_text
@@ -107,10 +113,10 @@ class MemoryTools:
         except LookUpFault as fault:
             return _write_answer(fault.text, is_error=True)
         except (OmError, TimeoutError):
-            return _write_answer(faults.CANNOT_READ_NOW, is_error=True)
+            return _write_answer(CANNOT_READ_NOW, is_error=True)
         except Exception as exc:
             logger.error("mcp.failed", error=type(exc).__name__, at=raise_site(exc))
-            return _write_answer(faults.CANNOT_READ_NOW, is_error=True)
+            return _write_answer(CANNOT_READ_NOW, is_error=True)
         return _write_answer(text, is_error=False)
 
     async def _perform(self, asked: _Asked) -> str:
@@ -164,7 +170,7 @@ class MemoryTools:
                 only_key = key._replace(thread=only)
                 is_only = own_name == only_key or memories.label(only_key).startswith(label or "-")
                 if not is_only:
-                    raise LookUpFault(faults.ONLY_THIS_CONVERSATION)
+                    raise LookUpFault(ONLY_THIS_CONVERSATION)
             elif own_name.thread and (await memories.load(own_name)).version:
                 return own_name
             else:
@@ -182,9 +188,9 @@ class MemoryTools:
                 if whole.startswith(label):
                     found[whole] = info.key
         if len(found) > 1:
-            raise faults.ambiguous_label(label or "", sorted(found)[:5])
+            raise ambiguous_label(label or "", sorted(found)[:5])
         if not found:
-            raise faults.unknown_conversation(written)
+            raise unknown_conversation(written)
         return next(iter(found.values()))
 
     async def _write_notes(self, asked: _Asked) -> str:
@@ -333,7 +339,7 @@ def _find_asked(call: ToolCall, reader: Reader) -> _Asked:
     if call.resource is not None:
         resource = normalize_stored_name(call.resource)
         if not reader.may_read(resource):
-            raise faults.unknown_conversation(call.thread or "")
+            raise unknown_conversation(call.thread or "")
     return _Asked(call, reader.tenant, resource, reader)
 
 

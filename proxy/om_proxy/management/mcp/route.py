@@ -26,7 +26,7 @@ from om_proxy.management.mcp.protocol import (
 )
 from om_proxy.management.mcp.readers import Reader, identify_reader
 from om_proxy.management.mcp.tools import INSTRUCTIONS, TOOLS, ToolCall, find_tool, read_call
-from om_proxy.memory.recall.faults import LookUpFault
+from om_proxy.memory.recall.arguments import LookUpFault
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.work_queues import PAGE, SEARCH, WorkQueues
 from om_proxy.wire.server.disconnect import ClientDisconnected, read_body

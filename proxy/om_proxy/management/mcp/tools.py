@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-from om_proxy.memory.recall.arguments import MAX_LIMIT
-from om_proxy.memory.recall.faults import LookUpFault, wrong_type
+from om_proxy.memory.recall.arguments import MAX_LIMIT, LookUpFault, wrong_type
 
 ToolName = Literal["search_memory", "read_messages", "list_threads", "get_notes"]
 

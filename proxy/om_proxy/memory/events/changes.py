@@ -1,7 +1,11 @@
-"""Find the events in a change of a memory, by comparing the memory before and after it.
+"""Find the events in a change of a memory, by comparing the memory before and after it; and make
+the events of one call of a memory model.
 
 No transition names its own events, so none can forget them. Most commits are turns, which have
 none: `may_have_events` sees that without looking at a message.
+
+What a request waits for, or a person asks for, is an *observation*. What is made in the background
+is *buffering*. A cycle stays what it was at its start, also if a request begins to wait for it.
 """
 
 from __future__ import annotations
@@ -11,17 +15,47 @@ from typing import Any
 
 from msgspec import Struct
 
-from om_proxy.memory.events.cycles import Cycle, Notes, Subject, make_end
 from om_proxy.memory.events.parts import (
     Activation,
+    BufferingEnd,
+    BufferingFailed,
+    BufferingStart,
     EditAction,
     Edited,
     Event,
+    MarkerConfig,
+    ObservationEnd,
+    ObservationFailed,
+    ObservationStart,
+    OperationType,
     ThreadUpdate,
     TriggeredBy,
     format_time,
 )
 from om_proxy.memory.model import Memory, Observation, Reflection
+
+
+class Subject(Struct, frozen=True):
+    """The thread, or shared log, that an event is about, and the thresholds in force."""
+
+    label: str
+    thread: str
+    config: MarkerConfig
+
+    def name_record(self, generation: int) -> str:
+        """Return the `recordId` of a generation of its log."""
+        return f"{self.label}.g{generation}"
+
+
+class Cycle(Struct, frozen=True):
+    """One call of a memory model, from its start on."""
+
+    id: str
+    operation: OperationType
+    is_awaited: bool  # by a request or a person; else it is made in the background
+    started_at: float  # unix seconds
+    tokens: int  # that the model reads
+    thread_names: tuple[str, ...] = ()  # of all threads that the call reads
 
 
 class Trigger(Struct, frozen=True):
@@ -93,9 +127,10 @@ def _find_events(before: Memory, after: Memory, cause: Cause, telling: _Telling)
     if cause.cycle and (end := _find_end(before, after, cause.cycle, telling)):
         yield end
     for chunk in _find_activated_chunks(before, after):
-        yield _tell_activation(before, chunk, cause.trigger, telling)
+        count = sum(chunk.after < m.seq <= chunk.last for m in before.tail)
+        yield _tell_activation("observation", chunk, count, cause.trigger, telling)
     if reflection := find_swapped_reflection(before, after):
-        yield _tell_swap(reflection, cause.trigger, telling)
+        yield _tell_activation("reflection", reflection, 0, cause.trigger, telling)
     if before.title != after.title and (before.title or after.title):
         yield _tell_title(before, after, telling)
     if cause.action and before != after:
@@ -112,8 +147,7 @@ def _find_end(before: Memory, after: Memory, cycle: Cycle, telling: _Telling) ->
         made = after.log.reflection if after.log.reflection != before.log.reflection else None
     if made is None:
         return None
-    notes = Notes(made.text, made.tokens, made.task, made.suggestion)
-    return make_end(cycle, made.source_tokens, notes, after, telling.subject, telling.now)
+    return make_end(cycle, made, after, telling.subject, telling.now)
 
 
 def _find_activated_chunks(before: Memory, after: Memory) -> list[Observation]:
@@ -143,39 +177,25 @@ def find_swapped_reflection(before: Memory, after: Memory) -> Reflection | None:
 
 
 def _tell_activation(
-    before: Memory, chunk: Observation, trigger: Trigger | None, telling: _Telling
+    operation: OperationType,
+    notes: Observation | Reflection,
+    messages: int,
+    trigger: Trigger | None,
+    telling: _Telling,
 ) -> Event:
+    """`messages`: that leave the tail."""
     part = Activation(
         record_id=telling.record_id,
         thread_id=telling.subject.thread,
         cycle_id=telling.create_id(),
-        operation_type="observation",
+        operation_type=operation,
         activated_at=format_time(telling.now),
         chunks_activated=1,
-        tokens_activated=chunk.source_tokens,
-        observation_tokens=chunk.tokens,
-        messages_activated=sum(chunk.after < m.seq <= chunk.last for m in before.tail),
+        tokens_activated=notes.source_tokens,
+        observation_tokens=notes.tokens,
+        messages_activated=messages,
         generation_count=telling.after.log.generation,
-        observations=chunk.text,
-        config=telling.subject.config,
-        **_describe_trigger(trigger),
-    )
-    return Event(telling.now, part)
-
-
-def _tell_swap(reflection: Reflection, trigger: Trigger | None, telling: _Telling) -> Event:
-    part = Activation(
-        record_id=telling.record_id,
-        thread_id=telling.subject.thread,
-        cycle_id=telling.create_id(),
-        operation_type="reflection",
-        activated_at=format_time(telling.now),
-        chunks_activated=1,
-        tokens_activated=reflection.source_tokens,
-        observation_tokens=reflection.tokens,
-        messages_activated=0,
-        generation_count=telling.after.log.generation,
-        observations=reflection.text,
+        observations=notes.text,
         config=telling.subject.config,
         **_describe_trigger(trigger),
     )
@@ -229,3 +249,61 @@ def _list_ids_without(
 ) -> tuple[int, ...]:
     other_notes = {note.id: note for note in others}
     return tuple(note.id for note in notes if other_notes.get(note.id) != note)
+
+
+# ── the events of one call ────────────────────────────────────────────────────────────────────────
+
+
+def make_start(cycle: Cycle, memory: Memory, subject: Subject) -> Event:
+    """Return the event of a cycle's start."""
+    fields = _name_cycle(cycle, memory, subject) | {
+        "started_at": format_time(cycle.started_at),
+        "thread_ids": cycle.thread_names,
+        "config": subject.config,
+    }
+    if cycle.is_awaited:
+        return Event(cycle.started_at, ObservationStart(**fields, tokens_to_observe=cycle.tokens))
+    return Event(cycle.started_at, BufferingStart(**fields, tokens_to_buffer=cycle.tokens))
+
+
+def make_end(
+    cycle: Cycle, notes: Observation | Reflection, memory: Memory, subject: Subject, now: float
+) -> Event:
+    """Return the event of a cycle whose notes are stored. They may be about less than the cycle
+    began with."""
+    fields = _name_cycle(cycle, memory, subject) | {
+        "completed_at": format_time(now),
+        "duration_ms": _measure(cycle, now),
+        "observations": notes.text,
+        "current_task": notes.task,
+        "suggested_response": notes.suggestion,
+    }
+    read, made = notes.source_tokens, notes.tokens
+    if cycle.is_awaited:
+        return Event(now, ObservationEnd(**fields, tokens_observed=read, observation_tokens=made))
+    return Event(now, BufferingEnd(**fields, tokens_buffered=read, buffered_tokens=made))
+
+
+def make_failed(cycle: Cycle, error: str, memory: Memory, subject: Subject, now: float) -> Event:
+    """Return the event of a cycle without stored notes. `error`: our code for why."""
+    fields = _name_cycle(cycle, memory, subject) | {
+        "failed_at": format_time(now),
+        "duration_ms": _measure(cycle, now),
+        "tokens_attempted": cycle.tokens,
+        "error": error,
+    }
+    kind = ObservationFailed if cycle.is_awaited else BufferingFailed
+    return Event(now, kind(**fields))
+
+
+def _name_cycle(cycle: Cycle, memory: Memory, subject: Subject) -> dict[str, Any]:
+    return {
+        "record_id": subject.name_record(memory.log.generation),
+        "thread_id": subject.thread,
+        "cycle_id": cycle.id,
+        "operation_type": cycle.operation,
+    }
+
+
+def _measure(cycle: Cycle, now: float) -> int:
+    return max(round((now - cycle.started_at) * 1_000), 0)

@@ -65,6 +65,15 @@ class CyclePart(Part, frozen=True, kw_only=True, rename="camel", omit_defaults=T
     operation_type: OperationType
 
 
+class CycleFailure(CyclePart, frozen=True, kw_only=True, rename="camel"):
+    """The end of a cycle without notes."""
+
+    failed_at: str
+    duration_ms: int
+    tokens_attempted: int
+    error: str  # our code, never a model's words
+
+
 class ObservationStart(CyclePart, frozen=True, kw_only=True, rename="camel"):
     """A request or a person begins to wait for notes."""
 
@@ -91,15 +100,10 @@ class ObservationEnd(CyclePart, frozen=True, kw_only=True, rename="camel", omit_
     suggested_response: str | None = None
 
 
-class ObservationFailed(CyclePart, frozen=True, kw_only=True, rename="camel"):
+class ObservationFailed(CycleFailure, frozen=True, kw_only=True, rename="camel"):
     """The notes that were waited for were not made."""
 
     TYPE = "data-om-observation-failed"
-
-    failed_at: str
-    duration_ms: int
-    tokens_attempted: int
-    error: str  # our code, never a model's words
 
 
 class BufferingStart(CyclePart, frozen=True, kw_only=True, rename="camel"):
@@ -128,15 +132,10 @@ class BufferingEnd(CyclePart, frozen=True, kw_only=True, rename="camel", omit_de
     suggested_response: str | None = None
 
 
-class BufferingFailed(CyclePart, frozen=True, kw_only=True, rename="camel"):
+class BufferingFailed(CycleFailure, frozen=True, kw_only=True, rename="camel"):
     """Notes were not made in the background."""
 
     TYPE = "data-om-buffering-failed"
-
-    failed_at: str
-    duration_ms: int
-    tokens_attempted: int
-    error: str  # our code, never a model's words
 
 
 class Activation(CyclePart, frozen=True, kw_only=True, rename="camel", omit_defaults=True):

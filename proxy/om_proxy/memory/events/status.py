@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
-from om_proxy.memory.events.cycles import Subject
+from om_proxy.memory.events.changes import Subject
 from om_proxy.memory.events.parts import OperationType
 from om_proxy.memory.lifecycle.decisions import chunks_to_activate
 from om_proxy.memory.lifecycle.thresholds import Limits

@@ -1,4 +1,4 @@
-"""Read what the model asks of a look-up.
+"""Read what the model asks of a look-up; and what it is told of one that cannot be carried out.
 
 Models write arguments by habit: numbers as texts, `null` for what they leave out, an id with its
 brackets. What can mean only one thing is taken so; anything else is a fault that says what to do.
@@ -9,20 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, tzinfo
+from typing import get_args
 
 from msgspec import Struct
 
-from om_proxy.memory.recall import faults
-from om_proxy.memory.recall.faults import LookUpFault
-from om_proxy.memory.recall.look_ups import LookUpMode
 from om_proxy.memory.recall.message_ids import (
-    IdRange,
+    MAX_SHOWN_ID_CHARS,
     MessageId,
     parse_label,
     parse_message_id,
     write_message_id,
 )
-from om_proxy.memory.recall.quoted_message import PartKind
+from om_proxy.memory.recall.quoted_message import PartKind, clean_line
+from om_proxy.memory.rounds import LookUpMode
 
 MAX_LIMIT = 20
 MAX_PAGE = 50
@@ -38,9 +37,20 @@ PART_KINDS_BY_NAME: Mapping[str, frozenset[PartKind]] = {
     "image": frozenset(("image",)),
     "file": frozenset(("file",)),
 }
-ALL_PART_KINDS: frozenset[PartKind] = frozenset(
-    ("text", "tool-call", "tool-result", "image", "file")
+ALL_PART_KINDS: frozenset[PartKind] = frozenset(get_args(PartKind))
+
+# what the model is told
+NOT_AN_OBJECT = "recall: the arguments are not a JSON object"
+UNKNOWN_MODE = "recall: mode must be search, messages or threads"
+NO_QUERY = "recall: search needs a query"
+ONLY_THIS_CONVERSATION = "recall: only this conversation can be read"
+NO_CURSOR_FOR_PART = "recall: partIndex needs a cursor, one message id such as m12"
+LOOKED_UP_ALREADY = "recall: you have looked this up already; see above"
+CANNOT_READ_NOW = "recall: earlier messages cannot be read now; answer from the notes"
+TOO_MANY_LOOK_UPS = (
+    "recall: too many look-ups are under way; ask once more, or answer from the notes"
 )
+NO_LOOK_UPS_LEFT = "recall: no look-ups are left; answer with what you have"
 
 
 class LookUp(Struct, frozen=True, kw_only=True):
@@ -73,12 +83,12 @@ def read_look_up(fields: Mapping[str, object], zone: tzinfo) -> LookUp:
     mode = _read_mode(fields)
     query = _read_text(fields, "query") or ""
     if mode == "search" and not query.strip():
-        raise LookUpFault(faults.NO_QUERY)
+        raise LookUpFault(NO_QUERY)
     cursor = _read_cursor(fields)
     part = _read_number(fields, "partIndex")
     is_high = _read_choice(fields, "detail", ("low", "high")) == "high"
     if mode == "messages" and (part is not None or is_high) and cursor is None:
-        raise LookUpFault(faults.NO_CURSOR_FOR_PART)
+        raise LookUpFault(NO_CURSOR_FOR_PART)
     page = _clamp(_read_number(fields, "page"), -MAX_PAGE, MAX_PAGE, 1) or 1
     kind = _read_choice(fields, "partType", tuple(PART_KINDS_BY_NAME))
     before, behind = _read_place(fields, mode, zone)
@@ -116,7 +126,7 @@ def _read_mode(fields: Mapping[str, object]) -> LookUpMode:
     for mode in MODES:
         if written == mode:
             return mode
-    raise LookUpFault(faults.UNKNOWN_MODE)
+    raise LookUpFault(UNKNOWN_MODE)
 
 
 def _read_cursor(fields: Mapping[str, object]) -> MessageId | None:
@@ -128,26 +138,21 @@ def _read_cursor(fields: Mapping[str, object]) -> MessageId | None:
         return None
     parsed = parse_message_id(text[:100])
     if parsed is None:
-        raise faults.wrong_type("cursor", "one message id, such as m12")
+        raise wrong_type("cursor", "one message id, such as m12")
     if isinstance(parsed, MessageId):
         return parsed
     if anchor is None:
-        raise faults.range_as_cursor(*_write_range(parsed))
+        first, last = (write_message_id(end.seq, end.label) for end in parsed)
+        text = f"recall: {first}-{last} is a range; give one id, {first} or {last}"
+        raise LookUpFault(text)
     return parsed.last if anchor == "end" else parsed.first
-
-
-def _write_range(parsed: IdRange) -> tuple[str, str]:
-    return (
-        write_message_id(parsed.first.seq, parsed.first.label),
-        write_message_id(parsed.last.seq, parsed.last.label),
-    )
 
 
 def _read_text(fields: Mapping[str, object], name: str) -> str | None:
     value = fields.get(name)
     if value is None or isinstance(value, str):
         return value
-    raise faults.wrong_type(name, "a text")
+    raise wrong_type(name, "a text")
 
 
 def _read_choice(fields: Mapping[str, object], name: str, choices: tuple[str, ...]) -> str | None:
@@ -156,7 +161,7 @@ def _read_choice(fields: Mapping[str, object], name: str, choices: tuple[str, ..
         return None
     if isinstance(value, str) and value in choices:
         return value
-    raise faults.wrong_type(name, f"{', '.join(choices[:-1])} or {choices[-1]}")
+    raise wrong_type(name, f"{', '.join(choices[:-1])} or {choices[-1]}")
 
 
 def _read_number(fields: Mapping[str, object], name: str) -> int | None:
@@ -168,7 +173,7 @@ def _read_number(fields: Mapping[str, object], name: str) -> int | None:
     if value is None:
         return None
     if type(value) is not int:
-        raise faults.wrong_type(name, "a whole number")
+        raise wrong_type(name, "a whole number")
     return value
 
 
@@ -205,4 +210,48 @@ def _read_time(fields: Mapping[str, object], name: str, zone: tzinfo) -> float |
         read = datetime.fromisoformat(text.strip()[:40])
         return (read if read.tzinfo else read.replace(tzinfo=zone)).timestamp()
     except (ValueError, OverflowError) as exc:
-        raise faults.wrong_type(name, "an ISO date, such as 2023-05-08") from exc
+        raise wrong_type(name, "an ISO date, such as 2023-05-08") from exc
+
+
+# ── what cannot be carried out ────────────────────────────────────────────────────────────────────
+
+
+class LookUpFault(Exception):
+    """A look-up that is wrong as it stands. `text`: what the model is told."""
+
+    def __init__(self, text: str, *, is_unknown: bool = False) -> None:
+        super().__init__("a look-up that cannot be carried out")  # no word of a caller
+        self.text = text
+        self.is_unknown = is_unknown  # whether it names something that is not there
+
+
+def wrong_type(name: str, expected: str) -> LookUpFault:
+    """Return the fault of a parameter that is not what is `expected`: `a whole number`."""
+    return LookUpFault(f"recall: {name} must be {expected}")
+
+
+def unknown_message(
+    message_id: str, bounds: tuple[int, int] | None, *, is_current: bool
+) -> LookUpFault:
+    """`bounds`: the seqs of the conversation's first and last message; None: it has none."""
+    which = "this" if is_current else "that"
+    has = f"m{bounds[0]} to m{bounds[1]}" if bounds else "no messages yet"
+    return LookUpFault(
+        f"recall: there is no message {message_id}; {which} conversation has {has}", is_unknown=True
+    )
+
+
+def unknown_conversation(written: str) -> LookUpFault:
+    """The words are the same for a conversation that others have."""
+    shown = clean_line(written, MAX_SHOWN_ID_CHARS) or "without an id"
+    return LookUpFault(
+        f'recall: no conversation {shown}; mode "threads" lists them', is_unknown=True
+    )
+
+
+def ambiguous_label(written: str, labels: list[str]) -> LookUpFault:
+    """`labels`: whole ones, of which each begins with what was written."""
+    return LookUpFault(
+        f"recall: {written} begins several conversations' ids; give one of {', '.join(labels)}",
+        is_unknown=True,
+    )

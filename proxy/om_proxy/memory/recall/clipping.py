@@ -3,28 +3,16 @@ for people."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from om_proxy.memory.recall.words import find_words
 
 # of a text, so many characters are looked through: more than the index holds of a message
 MAX_FIRST_CHARS = 60_000
 MAX_LAST_CHARS = 10_000
 CHARS_A_TOKEN = 4
 CUT = "…"
-
-
-class WordPlace(Protocol):
-    """A run of a text, and its index words."""
-
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-    @property
-    def words(self) -> Sequence[str]: ...
-
-
-FindWords = Callable[[str], Iterable[WordPlace]]
 
 
 class Hit(NamedTuple):
@@ -35,7 +23,7 @@ class Hit(NamedTuple):
     words: frozenset[str]
 
 
-def find_hits(text: str, words: Sequence[str], find_words: FindWords) -> list[Hit]:
+def find_hits(text: str, words: Sequence[str]) -> list[Hit]:
     """Return the places that have any of the words, in order."""
     wanted = frozenset(words)
     tail_start = max(MAX_FIRST_CHARS, len(text) - MAX_LAST_CHARS)
@@ -120,15 +108,15 @@ class Excerpt(NamedTuple):
     marks: tuple[tuple[int, int], ...] = ()
 
 
-def cut_excerpt(text: str, words: Sequence[str], find_words: FindWords, max_chars: int) -> Excerpt:
+def cut_excerpt(text: str, words: Sequence[str], max_chars: int) -> Excerpt:
     """Return about `max_chars` of the text: around the words, or from its beginning on if it has
     none of them. What is left out is told by dots."""
-    hits = find_hits(text, words, find_words) if words else []
+    hits = find_hits(text, words) if words else []
     if not hits:
         is_whole = len(text) <= max_chars
         return Excerpt(text if is_whole else f"{text[: max_chars - 1]}…")
     shown = cut_snippet(text, hits, max_chars // CHARS_A_TOKEN, _count_quarters)
-    marks = tuple((hit.start, hit.end) for hit in find_hits(shown, words, find_words))
+    marks = tuple((hit.start, hit.end) for hit in find_hits(shown, words))
     return Excerpt(shown, marks)
 
 

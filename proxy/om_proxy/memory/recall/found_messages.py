@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple
 
-from om_proxy.memory.recall.clipping import CountTokens, FindWords, Hit, cut_snippet, find_hits
+from om_proxy.memory.recall.clipping import CountTokens, Hit, cut_snippet, find_hits
 from om_proxy.memory.recall.quoted_message import (
     MAX_TITLE_CHARS,
     QuotedMessage,
@@ -23,6 +23,7 @@ from om_proxy.memory.recall.quoted_message import (
     write_attachment,
     write_message_header,
 )
+from om_proxy.memory.recall.words import find_words
 
 MAX_SHOWN_QUERY_CHARS = 100
 MAX_MISSING_WORDS = 8
@@ -95,11 +96,10 @@ def write_found_messages(
     zone: tzinfo,
     max_tokens: int,
     count_tokens: CountTokens,
-    find_words: FindWords,
 ) -> tuple[str, int]:
     """Write the results in at most `max_tokens`. Return the text, and how many messages it shows.
     What does not fit is left out from the end, and told by the first line."""
-    chosen = [_choose_part(message, found.words, find_words) for message in found.messages]
+    chosen = [_choose_part(message, found.words) for message in found.messages]
 
     def write_blocks(clips: _Clips) -> list[str]:
         return _write_blocks(found, chosen, clips, zone, max_tokens, count_tokens)
@@ -119,9 +119,7 @@ def write_found_messages(
     return text, shown
 
 
-def write_nothing_found(
-    query: str, counts: Mapping[str, int], share_read: float, find_words: FindWords
-) -> str:
+def write_nothing_found(query: str, counts: Mapping[str, int], share_read: float) -> str:
     """Write that nothing was found, and which words of the query no message has. `counts`: of each
     index word of the query."""
     missing: dict[str, None] = {}
@@ -178,14 +176,14 @@ def _write_share(share: float) -> str:
 
 
 def _choose_part(
-    message: QuotedMessage, words: Sequence[str], find_words: FindWords
+    message: QuotedMessage, words: Sequence[str]
 ) -> tuple[QuotedPart | None, list[Hit]]:
     """Return the part with the most different words of the query, and where they are in it. Of
     equals, the first."""
     best: tuple[QuotedPart | None, list[Hit]] = (next(iter(message.parts), None), [])
     best_count = 0
     for part in message.parts:
-        hits = find_hits(part.text, words, find_words)
+        hits = find_hits(part.text, words)
         count = len(frozenset[str]().union(*(hit.words for hit in hits)))
         if count > best_count:
             best, best_count = (part, hits), count

@@ -19,8 +19,7 @@ from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 from typing import NamedTuple
 
-from om_proxy.memory.recall import faults
-from om_proxy.memory.recall.arguments import MAX_PAGE
+from om_proxy.memory.recall.arguments import MAX_PAGE, LookUpFault
 from om_proxy.memory.recall.clipping import CountTokens, find_fitting_chars, move_to_word_end
 from om_proxy.memory.recall.message_ids import write_message_id
 from om_proxy.memory.recall.quoted_message import (
@@ -193,7 +192,7 @@ def write_part_piece(
     """Write a piece of at most `max_tokens`, its headers included. Raise LookUpFault for a part or
     an offset that the message does not have."""
     if not 0 <= index < len(message.parts):
-        raise faults.unknown_part(message.id, len(message.parts))
+        raise _describe_unknown_part(message)
     part = message.parts[index]
     if part.kind in ("image", "file"):
         head = f"p{index} of {message.id}"
@@ -201,7 +200,7 @@ def write_part_piece(
         return PartPiece(text, 0, 0, 0, 0)
     readable = _find_readable_chars(part, count_tokens)
     if offset and offset >= readable:
-        raise faults.offset_beyond_end(message.id, index, readable)
+        raise LookUpFault(f"recall: p{index} of {message.id} has {readable} characters")
     rest = part.text[offset:readable]
 
     def write(chars: int) -> str:
@@ -214,6 +213,12 @@ def write_part_piece(
     while chars > 1 and count_tokens(write(chars)) > max_tokens:
         chars -= 1 + chars // 64
     return PartPiece(write(chars), offset, offset + chars, readable, len(part.text))
+
+
+def _describe_unknown_part(message: QuotedMessage) -> LookUpFault:
+    count = len(message.parts)
+    has = f"p0 to p{count - 1}" if count > 1 else "p0 only" if count else "no parts"
+    return LookUpFault(f"recall: {message.id} has {has}", is_unknown=True)
 
 
 def _find_readable_chars(part: QuotedPart, count_tokens: CountTokens) -> int:

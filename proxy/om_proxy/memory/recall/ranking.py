@@ -92,6 +92,14 @@ def weigh_word(having: int, total: int) -> float:
     return log(1 + (total - having + 0.5) / (having + 0.5))
 
 
+def weigh_length(role: str, length: int, cut: float) -> float:
+    """Return the share of its score that a message keeps. A long one that is not the user's loses
+    up to `cut`."""
+    if role == "user":
+        return 1.0
+    return 1 - cut * (1 - min(1.0, SHORT_MESSAGE_WORDS / max(length, 1)))
+
+
 def _collect_candidates(found: Found, rarity: Mapping[str, float]) -> list[_Candidate]:
     passages = (*found.matches, *found.neighbours)
     own = [_count_words(each.passage.words, rarity) for each in passages]
@@ -146,11 +154,7 @@ def _score_passage(
 ) -> _Scored:
     passage = candidate.found.passage
     damping = BM25_K1 * (1 - BM25_B + BM25_B * len(passage.words) / mean_length)
-    factor = BM25_K1 + 1
-    if passage.role != "user":
-        factor *= 1 - LONG_OTHER_ROLE_CUT * (
-            1 - min(1.0, SHORT_MESSAGE_WORDS / max(passage.length, 1))
-        )
+    factor = (BM25_K1 + 1) * weigh_length(passage.role, passage.length, LONG_OTHER_ROLE_CUT)
     word_scores = {
         word: factor * rarity[word] * count / (count + damping)
         for word, count in candidate.counts.items()

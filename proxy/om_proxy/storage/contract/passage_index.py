@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from om_proxy.memory.model import Key, Message
-from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
-from om_proxy.memory.recall.matching import NO_FILTER
+from om_proxy.memory.recall.found import MAX_MATCHES, NO_FILTER, Found, PassageFilter
 from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.memory.recall.vectors import StoredVector
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace

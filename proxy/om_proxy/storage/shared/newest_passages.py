@@ -11,8 +11,14 @@ from typing import NamedTuple, ParamSpec, TypeVar, cast
 from om_proxy.common.errors import UnopenedText, Unwritable
 from om_proxy.common.off_loop import run_off_loop
 from om_proxy.memory.model import Key, Message
-from om_proxy.memory.recall.found import MAX_MATCHES, Found, FoundPassage, PassageFilter
-from om_proxy.memory.recall.matching import NO_FILTER, match_passages
+from om_proxy.memory.recall.found import (
+    MAX_MATCHES,
+    NO_FILTER,
+    Found,
+    FoundPassage,
+    PassageFilter,
+    match_passages,
+)
 from om_proxy.memory.recall.passages import IndexPlace, MessageText, Passage, cut_passages
 from om_proxy.storage.contract.memories import StoredThreads, ThreadLists
 from om_proxy.storage.contract.passage_index import (

@@ -11,8 +11,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter
-from om_proxy.memory.recall.matching import NO_FILTER, choose_matches
+from om_proxy.memory.recall.found import (
+    MAX_MATCHES,
+    NO_FILTER,
+    Found,
+    PassageFilter,
+    choose_matches,
+)
 from om_proxy.memory.recall.passages import IndexPlace, Passage
 from om_proxy.memory.recall.words import INDEX_VERSION
 from om_proxy.storage.contract.passage_index import IndexCheck, IndexedState, UnindexedMessages

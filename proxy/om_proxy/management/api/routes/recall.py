@@ -20,13 +20,12 @@ from om_proxy.management.api.requests import MAX_NUMBER, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import Key
-from om_proxy.memory.recall.arguments import LookUp, read_look_up
+from om_proxy.memory.recall.arguments import LookUp, LookUpFault, read_look_up
 from om_proxy.memory.recall.clipping import cut_excerpt
-from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.message_page import MessagePage, PartPiece
 from om_proxy.memory.recall.quoted_message import QuotedMessage
 from om_proxy.memory.recall.thread_list import ThreadListPage
-from om_proxy.memory.recall.words import find_words, query_words
+from om_proxy.memory.recall.words import query_words
 from om_proxy.settings.identity.callers import choose_reading_scope
 from om_proxy.wire.server.capacity.work_queues import SEARCH
 
@@ -210,7 +209,7 @@ def describe_message(
     first_words: str | None = None,
 ) -> RecalledItem:
     text = "\n".join(part.text or part.name for part in message.parts)
-    excerpt = cut_excerpt(repair_text(text) or "", words, find_words, MAX_EXCERPT_CHARS)
+    excerpt = cut_excerpt(repair_text(text) or "", words, MAX_EXCERPT_CHARS)
     return RecalledItem(
         tenant=key.tenant,
         resource=key.resource,

@@ -25,11 +25,10 @@ from om_proxy.management.api.routes.recall import (
 )
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key
-from om_proxy.memory.recall.arguments import LookUp, read_look_up
+from om_proxy.memory.recall.arguments import LookUp, LookUpFault, read_look_up
 from om_proxy.memory.recall.clipping import find_hits
-from om_proxy.memory.recall.faults import LookUpFault
 from om_proxy.memory.recall.found import PassageFilter
-from om_proxy.memory.recall.words import find_words, query_words
+from om_proxy.memory.recall.words import query_words
 from om_proxy.wire.server.capacity.work_queues import SEARCH
 
 SEARCH_S = 8.0  # of the time that the answer takes, to search resource after resource
@@ -218,9 +217,7 @@ def _describe_note(note: FoundNote, words: Sequence[str], first_words: str | Non
         entry=entry.id,
         number=note.line.number,
         line=line,
-        marks=[
-            MarkedPlace(start=hit.start, end=hit.end) for hit in find_hits(line, words, find_words)
-        ],
+        marks=[MarkedPlace(start=hit.start, end=hit.end) for hit in find_hits(line, words)],
         range=note.range,
         at=entry.at,
         found=note.line.found,

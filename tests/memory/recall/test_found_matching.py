@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from om_proxy.memory.recall.found import FoundPassage, PassageFilter
-from om_proxy.memory.recall.matching import (
+from om_proxy.memory.recall.found import (
+    FoundPassage,
+    PassageFilter,
     choose_matches,
     find_note_lines,
     match_passages,

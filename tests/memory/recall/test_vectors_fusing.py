@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.memory.recall.found import RankedMessage
-from om_proxy.memory.recall.fusing import Similarity, SimilarMessage, fuse, weigh_vectors
+from om_proxy.memory.recall.vectors import Similarity, SimilarMessage, fuse, weigh_vectors
 
 
 def by_words(seq: int, score: float) -> RankedMessage:

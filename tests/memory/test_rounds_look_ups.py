@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall
+from om_proxy.memory.rounds import LookUpAnswer, LookUpCall
 
 
 def test_no_text_stands_in_a_repr() -> None:

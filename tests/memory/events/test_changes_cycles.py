@@ -5,13 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from om_proxy.memory.events.cycles import Cycle, Notes, Subject, make_end, make_failed, make_start
+from om_proxy.memory.events.changes import Cycle, Subject, make_end, make_failed, make_start
 from om_proxy.memory.events.parts import Event, MarkerConfig, OperationType
-from om_proxy.memory.model import Key, Memory, ObservationLog
+from om_proxy.memory.model import Key, Memory, ObservationLog, Reflection
 
 OWN_LOG_MEMORY = Memory(key=Key("tenant", "resource", "thread"), log=ObservationLog(generation=3))
 SUBJECT = Subject("label", "thread", MarkerConfig(30_000, 40_000, "thread"))
-NOTES = Notes("* noted", 12, "the task", None)
+NOTES = Reflection(
+    generation=0, sources=(), text="* noted", tokens=12, source_tokens=400, at=0.0, task="the task"
+)
 
 
 def fields_of(event: Event) -> dict[str, object]:
@@ -47,7 +49,7 @@ def test_a_cycle(
         "threadIds": ("thread", "other"),
         "config": {"messageTokens": 30_000, "observationTokens": 40_000, "scope": "thread"},
     }
-    end = make_end(cycle, 400, NOTES, OWN_LOG_MEMORY, SUBJECT, 3.5)
+    end = make_end(cycle, NOTES, OWN_LOG_MEMORY, SUBJECT, 3.5)
     assert (end.at, end.part.TYPE) == (3.5, f"data-om-{kind}-end")
     assert fields_of(end) == common | {
         "completedAt": "1970-01-01T00:00:03.500Z",
