@@ -39,8 +39,7 @@ from om_proxy.memory.model import (
     extend_chain,
     sum_framed_tokens,
 )
-from om_proxy.memory.prompt.pairs import find_broken_pieces
-from om_proxy.memory.prompt.tail import Piece, build_tail
+from om_proxy.memory.prompt.tail import Piece, build_tail, find_broken_pieces
 from om_proxy.memory.transcript.apply_turn import EndedReply, apply_request, end_turn
 from om_proxy.memory.transcript.corrections import find_corrections
 from om_proxy.memory.transcript.reconcile import (

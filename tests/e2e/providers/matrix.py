@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 
 from om_proxy.app.app import create_app
-from om_proxy.memory.prompt.layout import layout_for
+from om_proxy.memory.prompt.context import layout_for
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.e2e.providers.conversations import STYLES, TURNS, Conversation, Style

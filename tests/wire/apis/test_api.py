@@ -7,7 +7,7 @@ from typing import NamedTuple
 import orjson
 import pytest
 
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Api, Reply, Unreadable
 from om_proxy.wire.apis.messages.messages_api import MESSAGES

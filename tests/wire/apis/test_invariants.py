@@ -11,7 +11,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.registry import get_api, rewrite_body
 from tests.support.published_apis import find_disorder

@@ -12,7 +12,7 @@ from om_proxy.common.errors import StorageError
 from om_proxy.engine.policy import MemoryContext
 from om_proxy.engine.recall.conversations import OfferedThreads
 from om_proxy.engine.turns.turn import PreparedTurn
-from om_proxy.memory.prompt.layout import Layout, adds_system_message, layout_without_system
+from om_proxy.memory.prompt.context import Layout, adds_system_message, layout_without_system
 from om_proxy.memory.recall.offering import PLAIN_USE, Offer, ToolUse, decide_offering
 from om_proxy.memory.rounds import Round
 from om_proxy.memory.token_prices import Usage

@@ -45,7 +45,7 @@ from om_proxy.memory.lifecycle.decisions import Decision
 from om_proxy.memory.lifecycle.retention import is_near_expiry
 from om_proxy.memory.model import Item, Key, Memory, resource_key
 from om_proxy.memory.notes.redaction import redact_secrets
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.transcript.reconcile import Hints
 from om_proxy.observability.facts import Uncommitted
 from om_proxy.settings.identity.callers import Caller

@@ -17,8 +17,8 @@ from om_proxy.engine.turns.reconciling import Reconciler
 from om_proxy.engine.turns.turn import OpenedTurn, PreparedTurn
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe
-from om_proxy.memory.lifecycle.observable import last_observable_seq
-from om_proxy.memory.prompt import overflow_batches, prompt_cost
+from om_proxy.memory.lifecycle.observable import last_observable_seq, ready_chunks
+from om_proxy.memory.prompt import prompt_cost
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,15 +46,13 @@ class OverflowRecovery:
             return False
         projected = reconciled.projected
         last_leaving_seq = self._last_leaving_seq(opened)
-        if not overflow_batches.ready_chunks(
-            projected, last_leaving_seq
-        ) and not self._find_next_batch(opened):
+        if not ready_chunks(projected, last_leaving_seq) and not self._find_next_batch(opened):
             return False
         instructions = turn.receipt["tokens-received"] - prompt_cost.received_tokens(
             projected, reconciled.sent
         )
         refused_tokens = turn.receipt["tokens-sent"] - instructions
-        return overflow_batches.can_shrink(projected, refused_tokens, last_leaving_seq)
+        return prompt_cost.can_shrink(projected, refused_tokens, last_leaving_seq)
 
     async def shorten(self, turn: PreparedTurn) -> PreparedTurn:
         """Observe the messages that may leave the prompt, activate their notes, and build the
@@ -67,9 +65,9 @@ class OverflowRecovery:
         """
         coverage_before = turn.opened.reconciled.projected.coverage
         opened = await self._observe_overflow(turn.opened)
-        if ids := overflow_batches.ready_chunks(
-            opened.reconciled.projected, self._last_leaving_seq(opened)
-        ):
+        chunks = ready_chunks(opened.reconciled.projected, self._last_leaving_seq(opened))
+        if chunks:
+            ids = [chunk.id for chunk in chunks]
             activated = partial(transitions.activate_chunks, ids=ids, now=self.clock())
             await self.memories.update_log(opened.key, activated, row_id=opened.row_id)
             opened = await self.reconciler.refresh_until_stable(opened)
@@ -103,7 +101,7 @@ class OverflowRecovery:
 
     def _find_next_batch(self, turn: OpenedTurn) -> Observe | None:
         max_tokens = turn.context.effective.limits.observe_from_tokens
-        return overflow_batches.next_batch(
+        return prompt_cost.next_batch(
             turn.reconciled.projected, self._last_leaving_seq(turn), max_tokens, self.clock()
         )
 

@@ -42,7 +42,6 @@ from om_proxy.memory.lifecycle import condensing, prompt_cache
 from om_proxy.memory.lifecycle.economy import pays_back
 from om_proxy.memory.lifecycle.log_limit import count_excess, count_kept_entries
 from om_proxy.memory.lifecycle.observable import (
-    messages_between,
     observable_tokens,
     separates_results,
     unobserved_tail,
@@ -59,7 +58,6 @@ from om_proxy.memory.model import (
     Failures,
     Mark,
     Memory,
-    sum_framed_tokens,
 )
 
 # of R: once the log holds a reflection, the next one is made from here on. An earlier one would
@@ -257,7 +255,7 @@ def _blocking_observation(
     most = max_batch_tokens if limits.interval_tokens else MAX_BATCH_TOKENS
     room = max(min(observable - limits.keep_tokens, most), 1)
     least = (limits.interval_tokens or room) // 2
-    return _observe(memory, marks, blocks.find_safe_cut(marks, room, least), wait=True)
+    return observe_marks(memory, marks, blocks.find_safe_cut(marks, room, least), wait=True)
 
 
 def _background_observation(
@@ -280,7 +278,7 @@ def _background_observation(
         count = _cut_for_activation(marks, memory.pending_tokens, max_batch_tokens, least, limits)
     else:
         count = _extend_cut(marks, blocks.find_safe_cut(marks, max_batch_tokens, least), least)
-    batch = _observe(memory, marks, count)
+    batch = observe_marks(memory, marks, count)
     if batch and limits.prices and not pays_back(memory, batch.tokens, limits, limits.prices):
         return None
     return batch
@@ -309,7 +307,7 @@ def observe_everything(memory: Memory, most: int) -> Observe | None:
     """Return the observation of everything that can be observed and is not, up to `most` tokens: a
     thread's part of an observation of several threads, or what a person asks for."""
     marks = [m.mark for m in unobserved_tail(memory)]
-    return _observe(memory, marks, blocks.find_safe_cut(marks, most, 0))
+    return observe_marks(memory, marks, blocks.find_safe_cut(marks, most, 0))
 
 
 def waits_to_pay_back(memory: Memory, limits: Limits) -> bool:
@@ -350,14 +348,16 @@ def _extend_cut(marks: Sequence[Mark], count: int, least: int) -> int:
     return next((end + 1 for end in blocks.find_closed_ends(marks) if totals[end] >= least), count)
 
 
-def _observe(
+def observe_marks(
     memory: Memory, marks: Sequence[Mark], count: int, wait: bool = False
 ) -> Observe | None:
+    """Return the observation of the first `count` of these messages, which follow the newest chunk;
+    None for none."""
     if not count:
         return None
-    after = memory.chunked_to
-    last = marks[count - 1].seq
-    return Observe(after, last, sum_framed_tokens(messages_between(memory, after, last)), wait)
+    after, last = memory.chunked_to, marks[count - 1].seq
+    tokens = MessageList.of(memory.tail).framed_tokens_between(after + 1, last)
+    return Observe(after, last, tokens, wait)
 
 
 def _blocking_reflection(memory: Memory, limits: Limits) -> Reflect | None:

@@ -5,8 +5,11 @@ The block is append-only. Its preamble depends on the scope alone, entries follo
 they were stored, and all that changes more often (closing tag, current task, suggested response)
 comes after them. So for one render date the rendering of a log up to the end of an entry is a
 prefix of every later rendering, and the provider's prompt cache keeps hitting
-(docs/contributing/behaviour.md#stable-prefix). layout.py chooses where the pieces go among the
-client's messages.
+(docs/contributing/behaviour.md#stable-prefix).
+
+A *layout* is where these texts go in a prompt: `blocks`, as messages of their own, or `merged`,
+inside the client's instructions. `user`, inside the first user message, is for servers that refuse a
+system message. Each API writes them in its own form, as wire/apis/chat/layout.py does.
 """
 
 from __future__ import annotations
@@ -16,21 +19,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from functools import lru_cache
+from typing import Literal
 
 from om_proxy.memory import dates
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.notes.sections import Section, render_sections
-from om_proxy.memory.prompt.layout import Layout, layout_for
 from om_proxy.memory.prompt.ranges import remove_range_lines
-
-__all__ = [
-    "ContextOptions",
-    "Layout",
-    "continuation_hint",
-    "format_moment",
-    "layout_for",
-    "observation_block",
-]
 
 # by their names in `context.priorities`
 _PRIORITY_MARKS = {
@@ -256,3 +250,42 @@ def _kept_priorities(options: ContextOptions) -> set[str]:
 
 def _wrap_in_tag(name: str, text: str, attributes: str = "") -> str:
     return f"<{name}{attributes}>\n{escape(text)}\n</{name}>"
+
+
+# ── where the texts go ────────────────────────────────────────────────────────────────────────────
+
+Layout = Literal["blocks", "merged", "user"]
+
+# with their subdomains; their services take several system messages
+SEPARATE_BLOCKS_HOSTS = (
+    "api.openai.com",
+    "api.anthropic.com",
+    "openai.azure.com",
+    "openrouter.ai",
+    "api.groq.com",
+    "api.deepseek.com",
+    "api.mistral.ai",
+    "api.x.ai",
+)
+
+
+def layout_for(host: str, configured: str) -> Layout:
+    """Return the layout for this host, which may carry a port. `auto`: separate blocks for hosts
+    known to take them, merged for all others."""
+    if configured == "blocks":
+        return "blocks"
+    name = host.lower().partition(":")[0].rstrip(".")
+    takes_blocks = any(
+        name == known or name.endswith(f".{known}") for known in SEPARATE_BLOCKS_HOSTS
+    )
+    return "blocks" if configured == "auto" and takes_blocks else "merged"
+
+
+def adds_system_message(layout: Layout, *, has_instructions: bool) -> bool:
+    """Return whether memory's block is in a system message that the client did not send."""
+    return layout == "blocks" or (layout == "merged" and not has_instructions)
+
+
+def layout_without_system(*, has_instructions: bool) -> Layout:
+    """Return the layout for a server that refuses such a message."""
+    return "merged" if has_instructions else "user"

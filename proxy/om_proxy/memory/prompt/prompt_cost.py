@@ -1,4 +1,11 @@
-"""Sum up the tokens of a prompt from stored counts, without counting again."""
+"""Sum up the tokens of a prompt from stored counts, without counting again; and choose what leaves
+one that did not fit.
+
+What leaves a prompt that did not fit the model's window is everything but what the request itself
+asks (docs/contributing/behaviour.md#refused-prompts). Otherwise the request fails, so no threshold
+counts. Buffered notes become active. The other messages are observed at once, oldest first, in
+batches as large as an observation reads, as many as the deadline allows.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 
-from om_proxy.memory.blocks import find_closed_ends
+from om_proxy.memory.blocks import find_closed_ends, find_safe_cut
+from om_proxy.memory.lifecycle.decisions import Observe, observe_marks
 from om_proxy.memory.message_list import MessageList, read_seq
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Cell, Mark, Memory, sum_framed_tokens
 from om_proxy.memory.prompt.tail import Piece
@@ -72,3 +80,26 @@ def limit_tail(pieces: Sequence[Piece], limit: int | None) -> tuple[Sequence[Pie
     fitting_starts = (i for i in starts if newest_tokens[len(pieces) - i] <= limit)
     start = next(fitting_starts, starts[-1] if starts else 0)
     return pieces[start:], start > 0
+
+
+# ── what leaves a prompt that did not fit ─────────────────────────────────────────────────────────
+
+
+def next_batch(memory: Memory, through: int, most: int, now: float) -> Observe | None:
+    """Return the next batch to observe, of at most `most` tokens. `through`: seq of the newest
+    message that may leave.
+
+    The request does not wait for a thread that is suspended or in back-off. Once the back-off is
+    over it does, because the background never tries below an interval.
+    """
+    if memory.failures.suspended or now < memory.failures.retry_at:
+        return None
+    marks = [m.mark for m in memory.tail if memory.chunked_to < m.seq <= through]
+    # up to the newest closed block that fits, not back to a user's message: half may not suffice
+    return observe_marks(memory, marks, find_safe_cut(marks, most, most + 1), wait=True)
+
+
+def can_shrink(memory: Memory, refused: int, through: int) -> bool:
+    """Return whether the prompt that was refused, `refused` tokens without instructions, holds more
+    than what has to stay."""
+    return refused > sum_framed_tokens([m for m in memory.tail if m.seq > through])

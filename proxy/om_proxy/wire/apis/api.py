@@ -17,7 +17,7 @@ from om_proxy.common.apis import ApiName
 from om_proxy.common.reasons import Reason
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Item
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.recall.offering import ToolUse
 from om_proxy.memory.rounds import LookedUp

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.memory.message_view import MessageView
 from om_proxy.memory.model import Item
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Api, Request, Unreadable
 from om_proxy.wire.apis.chat.chat_api import CHAT, cut_beginning, drop_texts, read_beginning

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.wire.apis.chat.layout import MAX_WRITTEN_BYTES, assemble
 from tests.support.counting import count_lines_run
 from tests.support.weighing import measure_kept_bytes

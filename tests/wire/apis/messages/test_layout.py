@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import BrokenPrompt
 from om_proxy.wire.apis.messages.messages_api import MESSAGES

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import Request
 from om_proxy.wire.apis.responses.items import read_head

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.common.apis import ApiName
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.transcript.sent_history import Digests
 from om_proxy.wire.apis.api import TURN, Api, Kind, RecallApi, Request

@@ -25,7 +25,7 @@ import msgspec
 from msgspec import Raw
 
 from om_proxy.common.bounded_cache import BoundedCache
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.wire.apis.chat.chat_message import speaker_decoder
 
 JSON_EMPTY_LINE = b"\\n\\n"  # an empty line, inside a JSON string

@@ -15,7 +15,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.wire.apis.api import BrokenPrompt, Request
 from om_proxy.wire.apis.chat.layout import JSON_EMPTY_LINE, write_json_text, write_message

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from om_proxy.memory.prompt.layout import Layout
+from om_proxy.memory.prompt.context import Layout
 from om_proxy.memory.prompt.tail import Piece, has_steps, list_own_ids
 from om_proxy.wire.apis.api import BrokenPrompt, Request
 from om_proxy.wire.apis.chat.layout import (

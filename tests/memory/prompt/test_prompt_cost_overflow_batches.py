@@ -7,8 +7,9 @@ from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.lifecycle.decisions import Observe
+from om_proxy.memory.lifecycle.observable import ready_chunks
 from om_proxy.memory.model import Failures
-from om_proxy.memory.prompt.overflow_batches import can_shrink, next_batch, ready_chunks
+from om_proxy.memory.prompt.prompt_cost import can_shrink, next_batch
 from tests.memory.building import chat, chunk, memory, transcript
 
 MOST = 1_000
@@ -78,7 +79,8 @@ def test_a_thread_in_trouble_is_not_waited_for() -> None:
         is None
     )
     buffered = transitions.add_chunk(memory(chat(4, 50)), chunk(memory(chat(4, 50)), 2))
-    assert ready_chunks(replace(buffered, failures=failing.failures), 6) == (1,)
+    ready = ready_chunks(replace(buffered, failures=failing.failures), 6)
+    assert [each.id for each in ready] == [1]
 
 
 def test_what_is_ready() -> None:
@@ -86,9 +88,8 @@ def test_what_is_ready() -> None:
     backlog = memory(chat(4, 50))
     for last in (2, 4, 8):
         backlog = transitions.add_chunk(backlog, chunk(backlog, last))
-    assert ready_chunks(backlog, 6) == (1, 2)
-    assert ready_chunks(backlog, 8) == (1, 2, 3)
-    assert ready_chunks(backlog, 1) == ()
+    ready = {seq: [each.id for each in ready_chunks(backlog, seq)] for seq in (1, 6, 8)}
+    assert ready == {1: [], 6: [1, 2], 8: [1, 2, 3]}
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.memory.model import Message
-from om_proxy.memory.prompt.pairs import NOTHING_BROKEN, find_broken_pieces
-from om_proxy.memory.prompt.tail import Piece
+from om_proxy.memory.prompt.tail import NOTHING_BROKEN, Piece, find_broken_pieces
 from tests.memory.clients import build_covered_thread, build_thread, chat, parse
 from tests.support.counting import TIMES, count_lines_run
 

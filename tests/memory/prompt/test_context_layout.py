@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.memory.prompt.layout import SEPARATE_BLOCKS_HOSTS, Layout, layout_for
+from om_proxy.memory.prompt.context import SEPARATE_BLOCKS_HOSTS, Layout, layout_for
 
 
 @pytest.mark.parametrize(
