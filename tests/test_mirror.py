@@ -70,12 +70,10 @@ TESTS_OF_SEVERAL_MODULES = {
 MODULES_TESTED_ELSEWHERE = {
     "wire/apis/chat/reply_frame.py": "wire/apis/chat/test_reply.py",
     "settings/identity/identity_rules.py": "settings/identity/test_callers.py",
-    "memory/lifecycle/thread_removal.py": "storage/contract.py",
     "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",
     "memory/model.py": "memory/lifecycle/test_decisions.py",
     "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",
     "memory/notes/tags.py": "memory/notes/test_observations.py",
-    "memory/transcript/views.py": "memory/transcript/test_apply_turn.py",
     "wire/apis/registry.py": "wire/apis/test_message_parts.py",
     "wire/apis/chat/look_ups/rounds.py": "wire/apis/chat/look_ups/test_splice.py",
 }

@@ -41,17 +41,12 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.prompt.tail import Piece, build_tail, find_broken_pieces
 from om_proxy.memory.transcript.apply_turn import EndedReply, apply_request, end_turn
-from om_proxy.memory.transcript.corrections import find_corrections
-from om_proxy.memory.transcript.reconcile import (
-    Hints,
-    NeedTexts,
-    SentHistory,
-    StoredTranscript,
-    Texts,
-    Verdict,
-    reconcile,
-)
-from om_proxy.memory.transcript.wordings import StoredText, Wording, read_wording
+from om_proxy.memory.transcript.corrections import NeedTexts, find_corrections
+from om_proxy.memory.transcript.reconcile import Hints, reconcile
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.stored_transcript import StoredTranscript
+from om_proxy.memory.transcript.verdict import Verdict
+from om_proxy.memory.transcript.wordings import StoredText, Texts, Wording, read_wording
 from om_proxy.wire.apis.chat.chat_message import view_parsed
 from om_proxy.wire.apis.json_text import write_canonical
 

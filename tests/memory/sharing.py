@@ -15,7 +15,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import branch, log_sharing, thread_removal, transitions
+from om_proxy.memory.lifecycle import branch, log_sharing, transitions
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     EMPTY_MARK,
@@ -277,10 +277,10 @@ class Resource:
     def forget(self, name: str) -> None:
         """Forget the thread as a store does. It begins anew, under its old name."""
         gone, before = self.voices[name].label, self.shared_log
-        self.shared_log = thread_removal.remove_thread(before, self.past, gone, NOW)
+        self.shared_log = branch.remove_thread(before, self.past, gone, NOW)
         older = [Generation(before.log.generation, before.log.entries), *self.past]
         cleared = [
-            (number, tuple(o for o in log if not thread_removal.mentions_thread(o, gone)))
+            (number, tuple(o for o in log if not branch.mentions_thread(o, gone)))
             for number, log in older
         ]
         self.past = [Generation(number, log) for number, log in cleared if log]
@@ -288,7 +288,7 @@ class Resource:
             if (
                 other != name
                 and self.shares(other)
-                and thread_removal.covers_less(before.log.entries, self.log, voice.label)
+                and branch.covers_less(before.log.entries, self.log, voice.label)
             ):
                 reach = log_sharing.find_thread_coverage(self.log, voice.label)
                 covered, tail = voice.said(0, reach), voice.said(reach, 10**9)
@@ -296,7 +296,7 @@ class Resource:
                     [m.mark for m in covered][-RECENT_MARKS:],
                     (len(covered), sum_framed_tokens(covered)),
                 )
-                voice.memory = thread_removal.uncover_thread(
+                voice.memory = branch.uncover_thread(
                     voice.memory, self.shared_log, voice.label, marks, tail, counted
                 )
         self.voices[name] = self._new(name)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from om_proxy.common.errors import Conflict, ForgottenName, StorageError
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.lifecycle import log_sharing, rekeying, thread_removal
+from om_proxy.memory.lifecycle import branch, log_sharing, rekeying
 from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
 from om_proxy.memory.model import (
@@ -374,15 +374,15 @@ class Disk:
                 *shared_log.generations(before.log.generation),
             )
         ]
-        held = [[o.id for o in log if thread_removal.mentions_thread(o, label)] for log in logs]
+        held = [[o.id for o in log if branch.mentions_thread(o, label)] for log in logs]
         older = shared_log.generations(before.log.generation)
-        after = thread_removal.remove_thread(before, older, label, self.clock())
+        after = branch.remove_thread(before, older, label, self.clock())
         self._write(shared_log, before, after)
         gone = {
             o.id
             for log in (before.log.entries, *(log for _, log in older))
             for o in log
-            if thread_removal.mentions_thread(o, label)
+            if branch.mentions_thread(o, label)
         }
         for entries in shared_log.entries.values():
             for position in [p for p, id_ in entries.items() if id_ in gone]:
@@ -392,7 +392,7 @@ class Disk:
         for thread in self.sharing(shared_log.head.key):
             name = label_thread(self.secret, thread.head.key)
             memory = replace(thread.memory(), other_threads_text="")
-            if thread_removal.covers_less(before.log.entries, after.log.entries, name):
+            if branch.covers_less(before.log.entries, after.log.entries, name):
                 shared_log.head = replace(shared_log.head, due_at=self.clock())
                 reach = log_sharing.find_thread_coverage(after.log.entries, name)
                 covered, tail = (
@@ -403,7 +403,7 @@ class Disk:
                     [m.mark for m in covered][-RECENT_MARKS:],
                     (len(covered), sum_framed_tokens(covered)),
                 )
-                memory = thread_removal.uncover_thread(memory, after, name, marks, tail, counted)
+                memory = branch.uncover_thread(memory, after, name, marks, tail, counted)
             if memory != thread.memory():
                 self._write(thread, thread.memory(), memory)
         ids = {id_ for log in held for id_ in log}

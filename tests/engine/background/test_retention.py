@@ -29,7 +29,7 @@ from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.lifecycle.undoing import undo_newest_change
+from om_proxy.memory.lifecycle.edits import undo_newest_change
 from om_proxy.memory.model import Key, Memory, replace_log, resource_key
 from om_proxy.memory.rounds import LookedUp, Round
 from om_proxy.memory.transcript.reconcile import Hints

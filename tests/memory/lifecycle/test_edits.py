@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import branch, decisions, edits, log_sharing, transitions
+from om_proxy.memory.lifecycle.edits import undo_newest_change
 from om_proxy.memory.lifecycle.hints import active_hints
 from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.memory.lifecycle.undoing import undo_newest_change
 from om_proxy.memory.model import Generation, Memory, Reflection, replace_log
 from tests.memory.building import chat, chunk, memory
 from tests.memory.sharing import LABELS, Resource

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import branch, edits, pins, transitions, withdrawal
-from om_proxy.memory.lifecycle.undoing import undo_newest_change
+from om_proxy.memory.lifecycle.edits import undo_newest_change
 from om_proxy.memory.model import (
     EMPTY_CHAIN,
     Generation,

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import condensing, decisions, edits, log_limit, transitions
 from om_proxy.memory.lifecycle.decisions import Reflect, RequestState, Swap
+from om_proxy.memory.lifecycle.edits import undo_newest_change
 from om_proxy.memory.lifecycle.log_limit import (
     LogLimit,
     count_excess,
@@ -18,7 +19,6 @@ from om_proxy.memory.lifecycle.log_limit import (
     shorten_log,
 )
 from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.memory.lifecycle.undoing import undo_newest_change
 from om_proxy.memory.model import Generation, Memory, Message, Observation, Reflection, replace_log
 from om_proxy.memory.notes.sections import split_entry
 from tests.memory.building import KEY

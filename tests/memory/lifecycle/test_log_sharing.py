@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import branch, edits, log_sharing, transitions
+from om_proxy.memory.lifecycle.edits import undo_newest_change
 from om_proxy.memory.lifecycle.hints import active_hints
-from om_proxy.memory.lifecycle.undoing import undo_newest_change
 from om_proxy.memory.model import EMPTY_MARK, Part, replace_log
 from om_proxy.memory.notes import sections
 from tests.memory.building import KEY, memory

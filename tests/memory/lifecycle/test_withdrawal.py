@@ -7,7 +7,7 @@ from itertools import count
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.memory.lifecycle import condensing, log_sharing, thread_removal, withdrawal
+from om_proxy.memory.lifecycle import branch, condensing, log_sharing, withdrawal
 from om_proxy.memory.lifecycle.edits import withdraw_entry
 from om_proxy.memory.model import EMPTY_CHAIN, Observation, Part
 from om_proxy.memory.notes import sections
@@ -113,7 +113,7 @@ def test_leaving_a_shared_log_brings_no_words_back() -> None:
 
 def test_a_forgotten_thread_brings_no_words_of_others_back() -> None:
     r = two_threads()
-    after = thread_removal.remove_thread(r.shared_log, r.past, A, NOW)
+    after = branch.remove_thread(r.shared_log, r.past, A, NOW)
     assert [entry.text for entry in after.log.entries] == [""]
     assert after.next_id > max(entry.id for entry in after.log.entries)
 

@@ -16,8 +16,9 @@ from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Cell, Item, Mark, Memory, View
 from om_proxy.memory.prompt import prompt_cost
 from om_proxy.memory.prompt.tail import Piece
-from om_proxy.memory.transcript.reconcile import NeedOutline, StoredTranscript, reconcile
+from om_proxy.memory.transcript.reconcile import reconcile
 from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.stored_transcript import NeedOutline, StoredTranscript
 from tests.memory.building import chat, chunk, memory
 from tests.memory.clients import apply_turn
 from tests.support.counting import TIMES, count_lines_run

@@ -14,13 +14,10 @@ from om_proxy.memory.transcript.apply_turn import (
     apply_request,
     end_turn,
 )
-from om_proxy.memory.transcript.reconcile import (
-    Hints,
-    StoredTranscript,
-    Texts,
-    Verdict,
-    reconcile,
-)
+from om_proxy.memory.transcript.reconcile import Hints, reconcile
+from om_proxy.memory.transcript.stored_transcript import StoredTranscript
+from om_proxy.memory.transcript.verdict import Verdict
+from om_proxy.memory.transcript.wordings import Texts
 from tests.memory.clients import (
     Thread,
     apply_turn,

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from om_proxy.memory.model import EMPTY_CHAIN, Mark
 from om_proxy.memory.transcript import lone_messages
 from om_proxy.memory.transcript.lone_messages import match_tool_results
-from om_proxy.memory.transcript.reconcile import SentHistory, StoredTranscript
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.stored_transcript import StoredTranscript
 from tests.memory.clients import Thread, build_thread, parse, raw
 from tests.support.counting import TIMES, count_lines_run
 

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 from om_proxy.memory.model import Item, Memory
 from om_proxy.memory.prompt.tail import build_tail
 from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn
-from om_proxy.memory.transcript.reconcile import Hints, History, SentHistory, Verdict
+from om_proxy.memory.transcript.reconcile import Hints, History
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.verdict import Verdict
 from tests.memory.clients import (
     Thread,
     apply_turn,

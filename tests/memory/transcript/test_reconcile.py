@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Cell, View
-from om_proxy.memory.transcript.reconcile import (
-    Hints,
-    NeedOutline,
-    SentHistory,
-    StoredTranscript,
-    Verdict,
-    recognise,
-    reconcile,
-)
+from om_proxy.memory.transcript.reconcile import Hints, reconcile
+from om_proxy.memory.transcript.sent_history import SentHistory, recognise
+from om_proxy.memory.transcript.stored_transcript import NeedOutline, StoredTranscript
+from om_proxy.memory.transcript.verdict import Verdict
 from tests.memory.clients import (
     Thread,
     build_covered_thread,

@@ -49,7 +49,8 @@ from om_proxy.management.api.routes.notes import (
     show_entry,
 )
 from om_proxy.management.api.routes.steering import ChunkChange, EntryChange, PinList, UndoneNotes
-from om_proxy.memory.lifecycle.undoing import UndoneChange
+from om_proxy.memory.lifecycle.edits import UndoneChange
+from om_proxy.memory.lifecycle.edits import UndoneChange
 from om_proxy.memory.model import Key
 from om_proxy.wire.apis.message_parts import summarize_message
 

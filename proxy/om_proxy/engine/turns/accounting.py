@@ -29,7 +29,7 @@ from om_proxy.memory.ledger import (
     join_ledgers,
     keep_shadow,
 )
-from om_proxy.memory.lifecycle.prompt_cache import has_moved
+from om_proxy.memory.lifecycle.economy import has_moved
 from om_proxy.memory.message_list import MessageList
 from om_proxy.memory.model import Key
 from om_proxy.memory.prompt.prompt_cost import BYTES_PER_TOKEN

@@ -42,10 +42,9 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.recall.kept_look_ups import list_named_labels, quotes_thread
 from om_proxy.memory.rounds import LookedUp
-from om_proxy.memory.transcript.apply_turn import EndedReply, end_turn
+from om_proxy.memory.transcript.apply_turn import EndedReply, end_turn, mark_choices
 from om_proxy.memory.transcript.unstored import merge_unstored
 from om_proxy.memory.transcript.verdict import takes_back_later_request
-from om_proxy.memory.transcript.views import mark_choices
 from om_proxy.wire.apis.api import Reply
 
 # The time of a retry this soon after the turn is not stored: the provider's prompt cache lives for

@@ -45,22 +45,25 @@ from om_proxy.memory.model import (
 )
 from om_proxy.memory.tokens import estimate_tokens
 from om_proxy.memory.transcript.apply_turn import apply_request
-from om_proxy.memory.transcript.own_attempt import find_own_attempt, find_recorded_attempt
-from om_proxy.memory.transcript.rebase_turn import keeps_numbers, rebase_turn, resume_turn
+from om_proxy.memory.transcript.corrections import NeedTexts
+from om_proxy.memory.transcript.rebase_turn import (
+    find_own_attempt,
+    find_recorded_attempt,
+    keeps_numbers,
+    rebase_turn,
+    resume_turn,
+)
 from om_proxy.memory.transcript.reconcile import (
     Hints,
-    NeedOutline,
-    NeedTexts,
-    SentHistory,
-    StoredTranscript,
-    Texts,
-    Verdict,
+    may_be_side_request,
     reconcile,
+    repeats_nothing,
 )
-from om_proxy.memory.transcript.sent_history import HashedMessages
-from om_proxy.memory.transcript.side_requests import may_be_side_request, repeats_nothing
+from om_proxy.memory.transcript.sent_history import HashedMessages, SentHistory
+from om_proxy.memory.transcript.stored_transcript import NeedOutline, StoredTranscript
 from om_proxy.memory.transcript.unstored import rewind_memory
-from om_proxy.memory.transcript.wordings import StoredText, Wording, read_wording
+from om_proxy.memory.transcript.verdict import Verdict
+from om_proxy.memory.transcript.wordings import StoredText, Texts, Wording, read_wording
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.settings.identity.keyed_hashes import fingerprint_key, hash_reply_id

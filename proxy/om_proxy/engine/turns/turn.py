@@ -16,7 +16,9 @@ from om_proxy.engine.policy import Instructions, MemoryContext
 from om_proxy.memory.ledger import PromptMark
 from om_proxy.memory.model import Item, Key, Memory, Message, Scope, extend_chain
 from om_proxy.memory.prompt.tail import holds_conversation
-from om_proxy.memory.transcript.reconcile import Hints, SentHistory, Verdict
+from om_proxy.memory.transcript.reconcile import Hints
+from om_proxy.memory.transcript.sent_history import SentHistory
+from om_proxy.memory.transcript.verdict import Verdict
 from om_proxy.settings.identity.callers import Caller
 from om_proxy.wire.apis.api import Reply, Request, Unreadable
 from om_proxy.wire.apis.registry import cut_beginning

@@ -18,7 +18,7 @@ from om_proxy.management.thread_admin import check_version, load_writable
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle import edits
-from om_proxy.memory.lifecycle.undoing import (
+from om_proxy.memory.lifecycle.edits import (
     UndoneChange,
     describe_undone_change,
     undo_newest_change,

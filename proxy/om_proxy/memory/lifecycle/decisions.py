@@ -38,8 +38,8 @@ from msgspec.structs import replace
 
 from om_proxy.common.reasons import Reason
 from om_proxy.memory import blocks
-from om_proxy.memory.lifecycle import condensing, prompt_cache
-from om_proxy.memory.lifecycle.economy import pays_back
+from om_proxy.memory.lifecycle import condensing
+from om_proxy.memory.lifecycle.economy import has_moved, pays_back
 from om_proxy.memory.lifecycle.log_limit import count_excess, count_kept_entries
 from om_proxy.memory.lifecycle.observable import (
     observable_tokens,
@@ -126,7 +126,7 @@ def prompt_cache_state(memory: Memory, model: str | None, now: float) -> tuple[f
         return 0.0, False
     if memory.render_date is not None and memory.render_date > memory.turn_at:
         return now - memory.render_date, False
-    return now - memory.turn_at, prompt_cache.has_moved(memory.model, model)
+    return now - memory.turn_at, has_moved(memory.model, model)
 
 
 def decide_before_forwarding(

@@ -48,15 +48,6 @@ class LeftLog(NamedTuple):
     shared_log: Memory  # without the thread
 
 
-class RemainingEntries(NamedTuple):
-    """The entries of a log that remain when a client has taken messages back."""
-
-    entries: tuple[Observation, ...]
-    # where a rollback note must move coverage, because an entry had to stay that is about some of
-    # what was taken back; None: no note is needed
-    note_seq: int | None
-
-
 def attach_log(thread: Memory, shared_log: Memory, label: str) -> Memory:
     """Replace the thread's own log, which is empty, by the resource's. `label`: the thread's in the
     parts of that log."""
@@ -347,8 +338,10 @@ def remove_taken_back(
     cut_seq: int,
     older_generations: Sequence[Generation],
     live_chains: Mapping[int, bytes],
-) -> RemainingEntries:
-    """Remove from the shared log what this thread took back after `cut_seq`.
+) -> tuple[tuple[Observation, ...], int | None]:
+    """Remove from the shared log what this thread took back after `cut_seq`. Return the entries
+    that remain; and the seq to which a rollback note must move coverage, because an entry had to
+    stay that is about some of what was taken back. None: no note is needed.
 
     `older_generations`: of the shared log; `live_chains`: the chain at each live message of the
     thread. A reflection that covers what was taken back is replaced by its sources. If they were
@@ -401,4 +394,4 @@ def remove_taken_back(
             remaining.append(_uncover_part(entry, part, next(new_ids)))
             is_stale = True
     needs_note = is_stale or find_thread_coverage(remaining, label) != coverage
-    return RemainingEntries(tuple(remaining), coverage if needs_note else None)
+    return tuple(remaining), coverage if needs_note else None

@@ -5,7 +5,7 @@ Words, in the order one needs them:
 - *mark*: a stored message without its text (memory/model.py). A `StoredTranscript` holds marks.
 - *sent history*: what the client sent after its instructions, parsed only where a rule asks.
 - *view*: a request as the client sent it, kept, so that its retry and its next request are
-  recognised (views.py).
+  recognised (apply_turn.py).
 - *pair*: a sent message and the stored message it stands for (matching.py). Pairs come from a
   certain prefix, from equal runs, or from the weighted alignment (placement.py, alignment.py).
 - *cell*: a stretch of the client's view beside a stretch of the transcript (verdict.py).

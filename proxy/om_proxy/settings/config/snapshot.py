@@ -21,7 +21,7 @@ from pydantic import (
 from om_proxy.common.apis import ApiName
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.common.errors import ConfigError
-from om_proxy.memory.lifecycle.prompt_cache import cache_lifetime
+from om_proxy.memory.lifecycle.economy import cache_lifetime
 from om_proxy.settings.config.effective import Effective, Layer, apply_layers, apply_retention
 from om_proxy.settings.config.override_checks import list_override_faults
 from om_proxy.settings.config.sections.memory import (

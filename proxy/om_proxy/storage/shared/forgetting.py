@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from om_proxy.memory.lifecycle import log_sharing, thread_removal
+from om_proxy.memory.lifecycle import branch, log_sharing
 from om_proxy.memory.model import (
     MESSAGE_FRAMING_TOKENS,
     RESOURCE_THREAD,
@@ -92,15 +92,15 @@ def plan_log_removal(
     """Plan the removal of the thread `key` from the shared log and its older generations.
     `others`: the threads that keep sharing the log; `now`: unix seconds."""
     label = label_of(key)
-    after = thread_removal.remove_thread(shared_log, older_generations, label, now)
+    after = branch.remove_thread(shared_log, older_generations, label, now)
     mentions = [
-        [entry.id for entry in entries if thread_removal.mentions_thread(entry, label)]
+        [entry.id for entry in entries if branch.mentions_thread(entry, label)]
         for entries in (shared_log.log.entries, *(entries for _, entries in older_generations))
     ]
     uncovered = [
         other
         for other in others
-        if thread_removal.covers_less(shared_log.log.entries, after.log.entries, label_of(other))
+        if branch.covers_less(shared_log.log.entries, after.log.entries, label_of(other))
     ]
     return LogRemoval(
         log=after,
@@ -127,4 +127,4 @@ def uncover_thread(
     and payload tokens of all live messages up to that seq."""
     count, tokens = covered
     framed_tokens = tokens + MESSAGE_FRAMING_TOKENS * count
-    return thread_removal.uncover_thread(thread, log, label, recent, tail, (count, framed_tokens))
+    return branch.uncover_thread(thread, log, label, recent, tail, (count, framed_tokens))

@@ -27,7 +27,7 @@ from om_proxy.memory.message_view import (
     fingerprint,
 )
 from om_proxy.memory.model import Item
-from om_proxy.memory.transcript.side_requests import ANSWERING_ROLES
+from om_proxy.memory.transcript.reconcile import ANSWERING_ROLES
 from om_proxy.wire.apis.api import Unreadable
 from om_proxy.wire.apis.json_text import parse_arguments, parse_object, write_ascii, write_canonical
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Memory
-from om_proxy.memory.transcript.own_attempt import find_own_attempt
+from om_proxy.memory.transcript.rebase_turn import find_own_attempt
 from tests.memory.clients import build_thread, chat, parse, reply
 
 CAME_AT = 5.0

@@ -8,8 +8,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from om_proxy.memory.model import Memory, Style
-from om_proxy.memory.transcript.reconcile import Hints, History
-from om_proxy.memory.transcript.side_requests import may_be_side_request, repeats_nothing
+from om_proxy.memory.transcript.reconcile import (
+    Hints,
+    History,
+    may_be_side_request,
+    repeats_nothing,
+)
 from om_proxy.memory.transcript.stored_transcript import NEED_OUTLINE
 from tests.memory.clients import Thread, build_thread, chat
 

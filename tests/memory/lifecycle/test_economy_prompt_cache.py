@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from om_proxy.memory.lifecycle.prompt_cache import DAY, HOUR, MINUTE, cache_lifetime, has_moved
+from om_proxy.memory.lifecycle.economy import DAY, HOUR, MINUTE, cache_lifetime, has_moved
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from om_proxy.memory.lifecycle import decisions, edits, transitions
+from om_proxy.memory.lifecycle.edits import describe_undone_change, undo_newest_change
 from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.memory.lifecycle.undoing import describe_undone_change, undo_newest_change
 from om_proxy.memory.model import Generation, Memory, Reflection, replace_log
 from tests.memory.building import chat, chunk, memory
 
