@@ -9,7 +9,6 @@ import pytest
 from om_proxy.engine.background import indexing
 from om_proxy.engine.background.indexing import IndexingSource, MessageIndex
 from om_proxy.memory.recall.found import NO_FILTER
-from om_proxy.memory.recall.found import NO_FILTER
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder

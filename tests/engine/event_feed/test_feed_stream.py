@@ -21,7 +21,6 @@ from om_proxy.engine.event_feed.feed import (
     write_notice,
 )
 from om_proxy.memory.events.changes import Subject
-from om_proxy.memory.events.changes import Subject
 from om_proxy.memory.events.parts import MarkerConfig
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Memory

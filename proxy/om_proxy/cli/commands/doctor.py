@@ -25,7 +25,7 @@ from om_proxy.cli.doctor.store import examine_store
 from om_proxy.cli.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
 from om_proxy.engine.policy import list_open_keys
-from om_proxy.memory.prompt.layout import layout_for
+from om_proxy.memory.prompt.context import layout_for
 from om_proxy.settings.config import (
     REQUEST_MODELS,
     Effective,

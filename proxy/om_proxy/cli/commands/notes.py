@@ -50,7 +50,6 @@ from om_proxy.management.api.routes.notes import (
 )
 from om_proxy.management.api.routes.steering import ChunkChange, EntryChange, PinList, UndoneNotes
 from om_proxy.memory.lifecycle.edits import UndoneChange
-from om_proxy.memory.lifecycle.edits import UndoneChange
 from om_proxy.memory.model import Key
 from om_proxy.wire.apis.message_parts import summarize_message
 

@@ -29,7 +29,7 @@ from om_proxy.cli.doctor.upstreams import Finding
 from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import ModelBusy, ModelError, Overloaded, Unusable, UpstreamError
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
-from om_proxy.memory.prompt.layout import Layout, adds_system_message, layout_without_system
+from om_proxy.memory.prompt.context import Layout, adds_system_message, layout_without_system
 from om_proxy.memory.prompt.tail import Piece
 from om_proxy.memory.recall.offering import TOOL_NAMES
 from om_proxy.settings.config import Effective, Settings

@@ -28,7 +28,6 @@ from om_proxy.edge.exchange import Exchange
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.edge.rounds.round_requests import RoundLookUps, RoundLost, RoundRequests, report_fault
 from om_proxy.memory.rounds import LookUpAnswer
-from om_proxy.memory.rounds import LookUpAnswer
 from om_proxy.wire.apis.api import PlainRound, RoundEnd, Splice, require_recall
 from om_proxy.wire.apis.refusals import MAX_ERROR_BODY_BYTES
 from om_proxy.wire.server.capacity.budget import MemoryBudget

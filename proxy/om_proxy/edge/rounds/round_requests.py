@@ -21,8 +21,7 @@ from om_proxy.edge.headers import (
 )
 from om_proxy.edge.rounds.recall_offers import RecallRecord
 from om_proxy.engine.event_feed.inline import write_comment, write_part
-from om_proxy.memory.recall.look_ups import LookUpAnswer, LookUpCall, LookUps
-from om_proxy.memory.rounds import Round
+from om_proxy.memory.rounds import LookUpAnswer, LookUpCall, LookUps, Round
 from om_proxy.observability.facts import Facts, LookUpsMade
 from om_proxy.wire.apis.additions import REQUEST_FAULT_STATUSES, is_refusal
 from om_proxy.wire.apis.api import RoundEnd, Unreadable, require_recall

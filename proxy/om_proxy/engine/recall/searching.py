@@ -16,12 +16,13 @@ from om_proxy.engine.recall.similar_messages import SimilarMessages
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Observation
 from om_proxy.memory.prompt.ranges import write_range_line
-from om_proxy.memory.recall.found import MAX_MATCHES, Found, PassageFilter, RankedMessage
-from om_proxy.memory.recall.vectors import fuse
 from om_proxy.memory.recall.found import (
+    MAX_MATCHES,
+    Found,
     NoteLine,
+    PassageFilter,
+    RankedMessage,
     find_note_lines,
-    lets_message_pass,
     order_by_fit,
 )
 from om_proxy.memory.recall.noted import NotedRange, lift_noted, list_noted_ranges

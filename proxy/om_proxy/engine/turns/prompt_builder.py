@@ -36,7 +36,6 @@ from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.message_list import read_seq
 from om_proxy.memory.model import Key, Memory, ObservationLog, resource_key
 from om_proxy.memory.prompt import other_threads, prompt_cost
-from om_proxy.memory.prompt.tail import find_broken_pieces
 from om_proxy.memory.prompt.prompt_cost import BYTES_PER_TOKEN
 from om_proxy.memory.prompt.tail import (
     Piece,

@@ -9,10 +9,8 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from om_proxy.memory.recall.found import PassageFilter
-from om_proxy.memory.recall.found import NO_FILTER
-from om_proxy.storage.contract.passage_index import IndexCheck
 from om_proxy.memory.recall.found import NO_FILTER, PassageFilter
+from om_proxy.storage.contract.passage_index import IndexCheck
 from om_proxy.storage.sql.search import FoundWord, SearchMethods, check_index
 from om_proxy.storage.sql.session import Session
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker

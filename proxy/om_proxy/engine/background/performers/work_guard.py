@@ -30,8 +30,7 @@ from om_proxy.common.errors import (
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.memory_cache.memory_events import create_cycle_id
 from om_proxy.engine.policy import MemoryContext, PolicyInForce, find_token_prices
-from om_proxy.memory.events.changes import Cause
-from om_proxy.memory.events.cycles import Cycle, make_failed, make_start
+from om_proxy.memory.events.changes import Cause, Cycle, make_failed, make_start
 from om_proxy.memory.events.parts import OperationType
 from om_proxy.memory.ledger import (
     NO_MEMORY_COSTS,
