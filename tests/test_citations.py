@@ -21,7 +21,6 @@ from om_proxy.memory.transcript import (
     alignment,
     lone_messages,
     matching,
-    named_replies,
     placement,
     reconcile,
     verdict,
@@ -214,7 +213,7 @@ def test_guidance_of_the_reflector() -> None:
 def told_cases() -> set[str]:
     """The words that reconciling may return as `case`."""
     found: set[str] = set()
-    for module in (lone_messages, named_replies, placement, reconcile, verdict):
+    for module in (lone_messages, placement, reconcile, verdict):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.FunctionDef) and node.name in (
                 "_name_case",
