@@ -30,7 +30,7 @@ import om_proxy
 from om_proxy.app.app import App, create_app
 from om_proxy.settings.config import parse
 from om_proxy.testing import loopback
-from om_proxy.testing.forms import Turn
+from om_proxy.testing.chat_form import Turn
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ACTOR, FORMS, ScriptedServer
 from tests.support.three_apis import APIS, PATHS, Api, write_body

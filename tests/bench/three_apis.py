@@ -22,7 +22,7 @@ from typing import Any, cast
 import orjson
 import uvloop
 
-from om_proxy.testing.forms import Turn
+from om_proxy.testing.chat_form import Turn
 from om_proxy.testing.scripted import FORMS
 from tests.bench.loads import MOST_TURNS_PER_S, SAID, SYSTEM, TURNS_OF_A_THREAD, Load, write_request
 from tests.bench.run import Bench, measure_load

@@ -12,8 +12,7 @@ from random import Random
 from typing import Any
 
 from om_proxy.engine.event_feed.inline import MAX_INLINE_BYTES
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, Fault, ScriptedServer
 
 COMMENT = b": om "
 STREAM_HEAD = b"content-type: text/event-stream"

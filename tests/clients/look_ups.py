@@ -10,10 +10,10 @@ from typing import Any, Literal
 from unittest import mock
 from zlib import crc32
 
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import (
     OBSERVER,
     REFLECTOR,
+    Fault,
     Message,
     RecordedRequest,
     ScriptedServer,

@@ -14,8 +14,7 @@ from typing import Any
 
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.memory.model import Key, Memory
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER
+from om_proxy.testing.scripted import OBSERVER, Fault
 from tests.e2e.running import Chat, Running
 from tests.management.api.test_admin_api import BODIES, QUERIES
 

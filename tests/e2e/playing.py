@@ -20,8 +20,7 @@ from structlog.typing import EventDict
 
 from om_proxy.memory.model import Key, Memory
 from om_proxy.settings.identity.tenants import LOCAL_TENANT
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import RecordedRequest, ScriptedServer, cue
+from om_proxy.testing.scripted import Fault, RecordedRequest, ScriptedServer, cue
 from tests.e2e.running import Running, read_streamed_text
 from tests.memory.clients import chat, message
 

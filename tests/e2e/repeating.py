@@ -13,8 +13,7 @@ from om_proxy.agents.observer import Observer
 from om_proxy.engine.event_feed.inline import InlineEvents
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.testing import loopback
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, Fault, ScriptedServer
 from tests.e2e.running import Chat
 
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from om_proxy.agents.models import TokenCounter
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, message_text
+from om_proxy.testing.scripted import OBSERVER, Fault, message_text
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 
 LONG = "Crate {n} weighs {n} kilos, is painted red and goes to dock {n} at Quarry Steps. " * 8

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from om_proxy.memory.model import Memory
-from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import Fault
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 
 REFLECTING = "observation: {message_tokens: 1200, buffer_tokens: 300}, reflection: {observation_tokens: 1800}"

@@ -14,8 +14,7 @@ import httpx
 import orjson
 import pytest
 
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import RecordedRequest, ScriptedServer
+from om_proxy.testing.scripted import Fault, RecordedRequest, ScriptedServer
 from tests.e2e.raw_upstream import COMPLETION, chat_body, read_reason, run_with_raw_upstream
 from tests.e2e.running import Chat, Running, read_streamed_text, run_with_scripted_models
 from tests.e2e.trouble import wrap_opened_stores

@@ -19,8 +19,7 @@ from om_proxy.engine.turns.preview import ContextPreviewer, Preview
 from om_proxy.management.moving.verifying import verify_store
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import Message, ScriptedServer
+from om_proxy.testing.scripted import Fault, Message, ScriptedServer
 from tests.e2e.previewing import (
     AUTH,
     SELDOM_LOOKING,

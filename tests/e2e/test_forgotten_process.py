@@ -17,8 +17,7 @@ import pytest
 
 from om_proxy.app.app import App
 from om_proxy.common.bounded_cache import BoundedCache
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import Message, ScriptedServer
+from om_proxy.testing.scripted import Fault, Message, ScriptedServer
 from tests.agents.onnx_file import write_model
 from tests.e2e.running import Running, run_with_scripted_models
 

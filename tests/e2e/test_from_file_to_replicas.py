@@ -16,9 +16,8 @@ import httpx
 import orjson
 import pytest
 
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import ACTOR, OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import ACTOR, OBSERVER, Fault, ScriptedServer
 from tests.e2e.process import Process
 from tests.support.free_port import free_port
 from tests.support.postgres_server import find_postgres_url, own_schema

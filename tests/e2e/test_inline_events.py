@@ -13,8 +13,7 @@ import openai
 import pytest
 
 from om_proxy.engine.event_feed.inline import InlineEvents
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.testing.scripted import Fault, ScriptedServer
 from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 
 AUTH = {"authorization": "Bearer sk-a", "x-om-thread": "t"}

@@ -15,9 +15,8 @@ from om_proxy.engine.policy import find_token_prices
 from om_proxy.memory.ledger import Account, ThreadLedger
 from om_proxy.memory.token_prices import Tokens, price_tokens
 from om_proxy.observability.facts import Fact, TurnPriced
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import Receive, Send
-from om_proxy.testing.scripted import OBSERVER, RecordedRequest, ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, Fault, RecordedRequest, ScriptedServer
 from tests.e2e.running import CRATE_REMARK, Chat, Running, run_with_scripted_models
 from tests.e2e.test_recall import RETRIEVAL_MEMORY, Curious
 

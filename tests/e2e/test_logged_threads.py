@@ -13,7 +13,7 @@ import pytest
 
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import Fault
 from tests.e2e.running import SMALL, Chat, Running, run_with_scripted_models
 from tests.e2e.tenancy.world import Minds
 from tests.e2e.written import LogLines, collect_log_lines

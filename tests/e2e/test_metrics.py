@@ -13,9 +13,8 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.testing.scripted import Fault, ScriptedServer
 from tests.e2e.process import Process
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.e2e.test_ledger import ACTOR, ask, bill

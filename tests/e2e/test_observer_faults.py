@@ -9,7 +9,7 @@ import pytest
 
 from om_proxy.engine.policy import Policy
 from om_proxy.memory.model import Key
-from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import Fault
 from tests.e2e.running import run_with_scripted_models
 
 STORY = "The deploy window for service {n} is {n} minutes wide, and the ticket is OPS-{n}. " * 6

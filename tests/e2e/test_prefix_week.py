@@ -26,8 +26,7 @@ import pytest
 
 from om_proxy.memory.model import Memory
 from om_proxy.memory.prompt.context import continuation_hint
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import ACTOR, ScriptedServer
+from om_proxy.testing.scripted import ACTOR, Fault, ScriptedServer
 from tests.e2e.running import Clock, Running, read_streamed_text, run_with_scripted_models
 from tests.support.long_forms import long_form
 

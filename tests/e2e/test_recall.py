@@ -14,8 +14,7 @@ import httpx
 import openai
 import pytest
 
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import Message, ScriptedServer
+from om_proxy.testing.scripted import Fault, Message, ScriptedServer
 from tests.e2e.previewing import preview
 from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 from tests.e2e.written import collect_log_lines

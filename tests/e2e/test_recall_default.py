@@ -10,8 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import Message, RecordedRequest, ScriptedServer, message_text
+from om_proxy.testing.scripted import Fault, Message, RecordedRequest, ScriptedServer, message_text
 from tests.e2e.running import CRATE_REMARK, SMALL, run_with_scripted_models
 
 LOOK_UP = {"name": "recall", "arguments": '{"query":"crate"}'}

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from itertools import count, pairwise
 from pathlib import Path
 
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import (
     CACHE_STEP_TOKENS,
     MIN_CACHED_TOKENS,
+    Fault,
     Message,
     RecordedRequest,
     ScriptedServer,

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from om_proxy.settings.identity.user_token import Claims, sign_claims
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import Message, ScriptedServer
+from om_proxy.testing.scripted import Fault, Message, ScriptedServer
 from tests.e2e.running import SMALL, Running, run_with_scripted_models
 
 SECRET = "0123456789abcdef0123456789abcdef"

@@ -17,8 +17,7 @@ from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.memory.lifecycle.transitions import activate_chunks, add_chunk, park
 from om_proxy.memory.model import Key
 from om_proxy.settings.identity.tenants import LOCAL_TENANT
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.testing.scripted import Fault, ScriptedServer
 from tests.e2e.playing import Model, Play, collect_turn_events
 from tests.e2e.raw_upstream import (
     COMPLETION,

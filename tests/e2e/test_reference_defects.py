@@ -30,8 +30,7 @@ from om_proxy.memory.lifecycle.decisions import Activate, Observe, RequestState
 from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import Memory, Message, Reflection
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER
+from om_proxy.testing.scripted import OBSERVER, Fault
 from om_proxy.wire.apis.api import Reply
 from tests.agents.scripted_llm import bullets
 from tests.agents.scripted_llm import texts as shown_in

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.testing.scripted import Fault, ScriptedServer
 from tests.e2e.raw_upstream import (
     EVENTS,
     chat_body,

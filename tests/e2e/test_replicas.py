@@ -20,9 +20,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from om_proxy.observability.figures.figures import GAUGES
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.testing.scripted import Fault, ScriptedServer
 from tests.e2e.process import Process
 from tests.e2e.test_workers import children
 from tests.storage.memory_builder import KEY, store_covered

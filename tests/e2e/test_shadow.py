@@ -14,8 +14,7 @@ import pytest
 
 from om_proxy.engine.turns.prompt_builder import PromptBuilder, ShadowPrompts
 from om_proxy.memory.ledger import ThreadLedger
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.testing.scripted import Fault, ScriptedServer
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 from tests.e2e.test_ledger import ACTOR, LONG, SMALL, listen
 

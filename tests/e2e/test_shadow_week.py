@@ -28,9 +28,8 @@ from om_proxy.proof.recorder import Recorder
 from om_proxy.proof.scripted_notes import ScriptedNotes
 from om_proxy.settings.config import parse
 from om_proxy.storage.sqlite.store import SqliteStore
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, Fault, ScriptedServer
 from tests.bench.recordings import coding_session, service_chats
 from tests.bench.replaying import Model, Timed
 from tests.e2e.replay import SHARED, Message

@@ -10,9 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import Receive, Scope, Send, serve_on_loopback
-from om_proxy.testing.scripted import ACTOR, OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import ACTOR, OBSERVER, Fault, ScriptedServer
 from tests.e2e.process import Process
 from tests.support.free_port import free_port
 from tests.support.long_forms import long_form

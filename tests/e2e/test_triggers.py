@@ -13,8 +13,7 @@ import orjson
 import pytest
 
 from om_proxy.memory.model import Memory
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Message, ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Fault, Message, ScriptedServer
 from tests.e2e.running import Chat, Running, run_with_scripted_models
 
 ACTOR = "scripted-actor"

@@ -19,8 +19,7 @@ from om_proxy.observability.facts import (
     TurnExtra,
     Uncommitted,
 )
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import Message, ScriptedServer
+from om_proxy.testing.scripted import Fault, Message, ScriptedServer
 from tests.e2e.running import SMALL, Running, read_streamed_text, run_with_scripted_models
 
 MEMORY = f"retrieval: {{enabled: true, offer: always, scope: resource}}, {SMALL}"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from om_proxy.agents.models.small_models import SMALL_MODELS_BY_HOST
-from om_proxy.testing.faults import Fault
+from om_proxy.testing.scripted import Fault
 from tests.e2e.running import run_with_scripted_models
 from tests.e2e.written import collect_log_lines
 

@@ -6,8 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, message_text
+from om_proxy.testing.scripted import OBSERVER, Fault, message_text
 from tests.e2e.running import Running, run_with_scripted_models
 
 LONG = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from om_proxy.testing import responses_form
-from om_proxy.testing.forms import Form, Message, Stream, Turn
+from om_proxy.testing.chat_form import Form, Message, Stream, Turn
 from om_proxy.testing.loopback import Receive, Scope, Send
 from om_proxy.testing.scripted import ScriptedServer
 

@@ -10,9 +10,8 @@ from anthropic.types import Message, RawMessageStreamEvent
 from pydantic import TypeAdapter
 
 from om_proxy.testing import notes
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import ACTOR, OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import ACTOR, OBSERVER, Fault, ScriptedServer
 
 CALL = {
     "id": "toolu_1",

@@ -10,13 +10,14 @@ import pytest
 from openai import AsyncOpenAI
 
 from om_proxy.common.errors import OmError
-from om_proxy.testing.faults import Fault, Faults
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import (
     ACTOR,
     OBSERVER,
     REFLECTOR,
     UNKNOWN_ANSWER,
+    Fault,
+    Faults,
     PromptCache,
     ScriptedServer,
     find_common_prefix,

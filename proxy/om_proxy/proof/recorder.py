@@ -16,7 +16,7 @@ import orjson
 
 from om_proxy.agents.model_access.litellm_adapter import import_litellm
 from om_proxy.testing import chat_form, loopback
-from om_proxy.testing.forms import Turn as AnsweredTurn
+from om_proxy.testing.chat_form import Turn as AnsweredTurn
 from om_proxy.testing.loopback import Receive, Scope, Send
 
 ChatMessage = Mapping[str, Any]

@@ -21,8 +21,7 @@ them needs no network:
     'Noted: My boat is blue.'
 """
 
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, ScriptedServer
+from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, Fault, ScriptedServer
 
 __all__ = ["ACTOR", "OBSERVER", "REFLECTOR", "Fault", "ScriptedServer", "serve_on_loopback"]

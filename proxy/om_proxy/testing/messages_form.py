@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from om_proxy.testing.forms import Message, Stream, Turn, encode_event, split_text
+from om_proxy.testing.chat_form import Message, Stream, Turn, encode_event, split_text
 
 REQUEST_NAME = "messages request"
 

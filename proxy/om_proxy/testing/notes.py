@@ -94,13 +94,14 @@ def observe(prompt: str) -> str:
     response. If the prompt holds several threads, the answer has a section for each."""
     threads = THREAD_SECTION.findall(prompt)
     if threads:
-        sections = (
-            f'<thread id="{label}">\n{observe_one(text)}\n</thread>' for label, text in threads
-        )
-        return "<observations>\n{}\n</observations>".format(
-            "\n".join(sections).replace(_OPEN, "").replace(_CLOSE, "")
-        )
+        return join_sections((label, observe_one(text)) for label, text in threads)
     return observe_one(prompt)
+
+
+def join_sections(answers: Iterable[tuple[str, str]]) -> str:
+    """Return one answer with a section for each thread, from the threads' labels and answers."""
+    sections = (f'<thread id="{label}">\n{answer}\n</thread>' for label, answer in answers)
+    return _OPEN + "\n".join(sections).replace(_OPEN, "").replace(_CLOSE, "") + _CLOSE
 
 
 def observe_one(prompt: str) -> str:
@@ -128,12 +129,8 @@ def reflect(prompt: str, tokens: Callable[[str], int]) -> str:
         texts: dict[str, list[str]] = {}
         for label, text in threads:
             texts.setdefault(label, []).append(text)
-        parts = (
-            f'<thread id="{label}">\n{reflect_one(chr(10).join(sections), tokens)}\n</thread>'
-            for label, sections in texts.items()
-        )
-        return "<observations>\n{}\n</observations>".format(
-            "\n".join(parts).replace(_OPEN, "").replace(_CLOSE, "")
+        return join_sections(
+            (label, reflect_one("\n".join(sections), tokens)) for label, sections in texts.items()
         )
     return reflect_one(prompt, tokens)
 

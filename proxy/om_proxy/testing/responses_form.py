@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from om_proxy.testing import chat_form
-from om_proxy.testing.forms import Message, Stream, Turn, encode_event, split_text
+from om_proxy.testing.chat_form import Message, Stream, Turn, encode_event, split_text
 
 REQUEST_NAME = "responses request"
 

@@ -19,11 +19,11 @@ from om_proxy.cli.demo.story import Story, load_story
 from om_proxy.cli.demo.summary import Bill, DemoResult, compute_costs
 from om_proxy.cli.demo.table import Board, Row, render_bar, render_plain_row
 from om_proxy.common.errors import OmError
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.scripted import (
     OBSERVER,
     REFLECTOR,
     UNKNOWN_ANSWER,
+    Fault,
     ScriptedServer,
     message_text,
 )

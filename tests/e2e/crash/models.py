@@ -8,9 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.notes import extract_transcript
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Fault, ScriptedServer, message_text
 
 SAID = re.compile(r"\b[MR]\d{5}\b")  # what a user's message or an actor's reply is known by
 NOTED = re.compile(

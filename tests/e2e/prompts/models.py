@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from om_proxy.testing import chat_form, loopback
-from om_proxy.testing.forms import Form, Turn
+from om_proxy.testing.chat_form import Form, Turn
 from om_proxy.testing.loopback import Receive, Scope, Send
 from om_proxy.testing.notes import extract_transcript
 from om_proxy.testing.scripted import (

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import orjson
 
 from om_proxy.testing import loopback
-from om_proxy.testing.forms import encode_event
+from om_proxy.testing.chat_form import encode_event
 from tests.e2e.providers.rules import read_text
 from tests.e2e.providers.servers import SERVERS, Server
 from tests.e2e.providers.voices import Json

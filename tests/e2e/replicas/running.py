@@ -14,10 +14,16 @@ from typing import Any
 
 import orjson
 
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import Receive, Scope, Send, serve_on_loopback
 from om_proxy.testing.notes import extract_transcript
-from om_proxy.testing.scripted import ACTOR, OBSERVER, REFLECTOR, RecordedRequest, message_text
+from om_proxy.testing.scripted import (
+    ACTOR,
+    OBSERVER,
+    REFLECTOR,
+    Fault,
+    RecordedRequest,
+    message_text,
+)
 from tests.e2e.crash.models import NOTED, SAID, Models
 from tests.e2e.replicas.clients import (
     REQUEST_TIMEOUT_S,

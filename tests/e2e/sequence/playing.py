@@ -10,8 +10,7 @@ from typing import Any
 import httpx
 
 from om_proxy.cli.demo.story import Story
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, Fault, ScriptedServer
 from tests.e2e.sequence.fleet import Fleet, TravellingClient
 
 # at the ends of the days

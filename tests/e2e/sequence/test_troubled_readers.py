@@ -21,9 +21,8 @@ from om_proxy.engine.event_feed.feed import MAX_WAITING_EVENTS
 from om_proxy.memory.model import Key, Memory
 from om_proxy.settings.config import StorageSettings
 from om_proxy.storage.base import Store
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, Fault, ScriptedServer
 from tests.e2e.sequence.fleet import Fleet, run_fleet
 from tests.e2e.sequence.reading import Reader, read_from, read_position, run_readers
 from tests.e2e.sequence.stores import STORES

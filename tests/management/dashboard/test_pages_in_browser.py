@@ -13,8 +13,7 @@ from playwright.async_api import Browser, FloatRect, expect
 
 from om_proxy.common.errors import StorageError
 from om_proxy.storage.values.records import EventPage
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, Fault, ScriptedServer
 from tests.e2e.running import SMALL, Running, run_with_scripted_models
 from tests.management.dashboard.boat_threads import ADMIN_TOKEN, BOAT_THREAD_PLACE
 from tests.management.dashboard.browser import (

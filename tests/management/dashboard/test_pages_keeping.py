@@ -16,8 +16,7 @@ from om_proxy.cli.doctor.store import CAUSES_BY_CODE
 from om_proxy.common.errors import StorageError
 from om_proxy.management.api.route_table import ADMIN_ROUTES
 from om_proxy.management.mcp.tools import ToolName
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import OBSERVER, ScriptedServer
+from om_proxy.testing.scripted import OBSERVER, Fault, ScriptedServer
 from tests.e2e.running import SMALL, Running, run_with_scripted_models
 from tests.management.dashboard.boat_threads import ADMIN_TOKEN, talk_of_piers
 from tests.management.dashboard.browser import Watched, open_page

@@ -8,8 +8,7 @@ import pytest
 from playwright.async_api import Browser, Page, expect
 
 from om_proxy.management.api.sign_in import SignIn
-from om_proxy.testing.faults import Fault
-from om_proxy.testing.scripted import ACTOR, ScriptedServer
+from om_proxy.testing.scripted import ACTOR, Fault, ScriptedServer
 from tests.e2e.running import Running, run_with_scripted_models
 from tests.management.dashboard.boat_threads import ADMIN_TOKEN, ADMIN_TOKEN_SETTINGS
 from tests.management.dashboard.browser import NARROW, open_page

@@ -15,9 +15,8 @@ import pytest
 from om_proxy.app.app import create_app
 from om_proxy.memory.model import resource_key
 from om_proxy.settings.config import parse
-from om_proxy.testing.faults import Fault
 from om_proxy.testing.loopback import serve_on_loopback
-from om_proxy.testing.scripted import OBSERVER, REFLECTOR, ScriptedServer, message_text
+from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Fault, ScriptedServer, message_text
 from tests.e2e.running import Clock, Running, run_with_scripted_models
 from tests.management.steering.steered import ask, play, read_block, read_notes, say, send
 

@@ -79,8 +79,8 @@ async def examine(settings: Settings, options: argparse.Namespace) -> list[Findi
 
 async def try_calls(settings: Settings, effective: Effective, model: str | None) -> list[Finding]:
     """Ask the observer model, and the clients' model if one is named."""
-    found = await try_observer(settings, effective, model, os.environ)
-    target = build_inherited_target(settings, model, os.environ)
+    found = await try_observer(settings, effective, model)
+    target = build_inherited_target(settings, model)
     upstream = settings.find_server(model)
     if target is None or upstream is None:
         return found

@@ -4,9 +4,10 @@ memory adds to a prompt, to see what they take."""
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import orjson
@@ -26,7 +27,6 @@ from om_proxy.agents.models import (
 )
 from om_proxy.agents.observer import Observed, Observer, ObserverTask
 from om_proxy.cli.doctor.upstreams import Finding
-from om_proxy.common.apis import ApiName
 from om_proxy.common.errors import ModelBusy, ModelError, Overloaded, Unusable, UpstreamError
 from om_proxy.memory.model import EMPTY_CHAIN, Item, Message
 from om_proxy.memory.prompt.context import Layout, adds_system_message, layout_without_system
@@ -87,7 +87,7 @@ class SingleCalls:
 
 
 async def try_observer(
-    settings: Settings, effective: Effective, actor: str | None, environ: Mapping[str, str]
+    settings: Settings, effective: Effective, actor: str | None
 ) -> list[Finding]:
     """Ask the observer's models for notes of two messages, in their order. Return the answer as a
     finding, usable or not, and a finding of each model that failed before it."""
@@ -100,7 +100,7 @@ async def try_observer(
     start = time.monotonic()
     notes: Observed | None = None
     try:
-        targets = _choose_targets(settings, effective, actor, environ)
+        targets = _choose_targets(settings, effective, actor)
         async with asyncio.timeout(CALL_TIMEOUT_S):
             notes = await _observe_sample(calls, targets, effective, bill)
     except TimeoutError:
@@ -157,11 +157,11 @@ def describe_left_out(left_out: Addition) -> str:
 
 
 def _choose_targets(
-    settings: Settings, effective: Effective, actor: str | None, environ: Mapping[str, str]
+    settings: Settings, effective: Effective, actor: str | None
 ) -> tuple[Target, ...]:
     """Choose the models to ask, in order."""
     memory = effective.memory
-    inherited = build_inherited_target(settings, actor, environ)
+    inherited = build_inherited_target(settings, actor)
     return choose_targets(
         effective.observer_model,
         inherited=inherited,
@@ -170,13 +170,11 @@ def _choose_targets(
         input_tokens=0,
         default_model=choose_default_model(),
         small_model=find_small_model(inherited.model, inherited.base_url) if inherited else None,
-        environ=environ,
+        environ=os.environ,
     )
 
 
-def build_inherited_target(
-    settings: Settings, actor: str | None, environ: Mapping[str, str]
-) -> Target | None:
+def build_inherited_target(settings: Settings, actor: str | None) -> Target | None:
     """Return the target that a request for this model would have, by the first API that has a server
     for it. Its key is the upstream's, or that of the provider's variable."""
     upstream = settings.find_server(actor)
@@ -184,17 +182,12 @@ def build_inherited_target(
         return None
     api = next(name for name in settings.identity.apis if name in upstream.apis)
     header = upstream.build_key_header(api)
-    if header is None and (key := _find_own_key(actor, api, upstream.base_url, environ)):
+    provider = "anthropic" if api == "messages" else "openai"
+    if header is None and (key := find_key(f"{provider}/{actor}", upstream.base_url, os.environ)):
         header = ("x-api-key", key) if api == "messages" else ("authorization", f"Bearer {key}")
     if header is None or is_subscription_key(header[1]):
         return Target(actor, "direct", upstream.base_url, api=api)
     return Target(actor, "direct", upstream.base_url, headers=(header,), api=api)
-
-
-def _find_own_key(
-    actor: str, api: ApiName, base_url: str, environ: Mapping[str, str]
-) -> str | None:
-    return find_key(f"{'anthropic' if api == 'messages' else 'openai'}/{actor}", base_url, environ)
 
 
 async def _observe_sample(
