@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec.structs import replace
@@ -27,7 +28,6 @@ from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt_builder import ShadowPrompt, find_ready
 from om_proxy.engine.turns.turn import MissedTurn, PreparedTurn
 from om_proxy.memory.ledger import UNTIMED, TurnService
-from om_proxy.memory.model import Key
 from om_proxy.memory.rounds import keep_rounds
 from om_proxy.observability.facts import Facts, Uncommitted
 from om_proxy.settings.identity.callers import identify
@@ -50,18 +50,18 @@ SWITCHED_OFF_REASONS = (Reason.MODE_OFF, Reason.DISABLED)
 NO_ANSWER_STATUS = CLIENT_LEFT.status
 
 
+@dataclass(slots=True, eq=False)
 class TurnClosing:
     """The end of each turn: its answer is relayed, and the turn is stored in a task that outlives
     the request."""
 
-    def __init__(
-        self, engine: Engine, background: Background, budget: MemoryBudget, facts: Facts
-    ) -> None:
-        self._engine = engine
-        self._background = background
-        self._budget = budget
-        self._facts = facts
-        self._large_reply_slots = asyncio.Semaphore(MAX_LARGE_REPLIES_AT_ONCE)
+    engine: Engine
+    background: Background
+    budget: MemoryBudget
+    facts: Facts
+    _large_reply_slots: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(MAX_LARGE_REPLIES_AT_ONCE)
+    )
 
     async def relay(
         self,
@@ -76,13 +76,13 @@ class TurnClosing:
             exchange.turn,
             exchange.delivery,
             exchange.caller.key,
-            self._facts,
+            self.facts,
         )
         should_store = turn is not None or exchange.missed_at is not None
         reader = end_finder = None
         if exchange.request and (should_store or is_counted_only(exchange, answer.status)):
             api = exchange.request.api
-            reader = ReplyCopy(api.create_reply_reader(exchange.request.stream), self._budget)
+            reader = ReplyCopy(api.create_reply_reader(exchange.request.stream), self.budget)
             end_finder = api.create_end_finder() if should_store else None
         is_settled = False
         closing: asyncio.Task[None] | None = None
@@ -95,7 +95,7 @@ class TurnClosing:
             is_settled = True
             try:
                 if turn is not None:
-                    delivery.reply_seq = self._engine.close_repeated(
+                    delivery.reply_seq = self.engine.close_repeated(
                         turn, reply, read_service(exchange)
                     )
                 if delivery.reply_seq:
@@ -129,9 +129,9 @@ class TurnClosing:
                 reply = await self._read_reply(exchange, reader)
                 self._count_passed(exchange, reply)
                 if exchange.asks_for_title and key is not None and exchange.caller.mode != "read":
-                    keep = self._engine.keep_title
+                    keep = self.engine.keep_title
                     kept = facts.await_extra("title", key, None, keep, key, exchange.api, reply)
-                    self._background.run_detached(kept)
+                    self.background.run_detached(kept)
             elif reader is not None and not is_settled:
                 reply = await self._read_reply(exchange, reader)
                 # The client saw the reply break off. Store it as interrupted, even if it looks
@@ -154,13 +154,13 @@ class TurnClosing:
     async def _read_reply(self, exchange: Exchange, reader: ReplyCopy) -> Reply:
         """Read the copy of a reply, with its look-ups. Return an empty Reply if it cannot be read."""
         key = exchange.caller.key
-        reply = await self._facts.await_extra("reply_copy", key, Reply(), reader.finish)
+        reply = await self.facts.await_extra("reply_copy", key, Reply(), reader.finish)
         recall = exchange.recall
         # a reply has a second round also if a look-up failed
         if recall is None or not (recall.steps or recall.list_usages()[1:]):
             exchange.usage = reply.usage
             return reply
-        return self._facts.try_extra("rounds", key, reply, take_rounds, exchange, recall, reply)
+        return self.facts.try_extra("rounds", key, reply, take_rounds, exchange, recall, reply)
 
     async def close_without_reply(self, exchange: Exchange, status: int) -> None:
         """Store the turn of a request without an answer. Wait for that up to 5 s."""
@@ -172,7 +172,7 @@ class TurnClosing:
         """Store the turn in a task that outlives the request. `is_end_unseen`: the client has not
         seen the end of the reply."""
         commit = self._choose_commit(exchange, reply, status, is_end_unseen=is_end_unseen)
-        return self._background.run_detached(self._close_or_defer(exchange, reply, commit))
+        return self.background.run_detached(self._close_or_defer(exchange, reply, commit))
 
     async def _close_or_defer(
         self, exchange: Exchange, reply: Reply | None, commit: Callable[[], Awaitable[None]] | None
@@ -186,14 +186,14 @@ class TurnClosing:
             if exchange.turn is None:
                 await commit()
             else:
-                await self._engine.commit_or_defer(key, commit, held_bytes)
+                await self.engine.commit_or_defer(key, commit, held_bytes)
         except Exception as exc:  # the client has its answer
             self._report_uncommitted(exchange, exc)
 
     def _report_uncommitted(self, exchange: Exchange, exc: Exception) -> None:
         """Report a lost turn to the operator, with its cause."""
         error = type(exc).__name__
-        self._facts.emit(Uncommitted(exchange.caller.key, error, at=raise_site(exc)))
+        self.facts.emit(Uncommitted(exchange.caller.key, error, at=raise_site(exc)))
 
     def _choose_commit(
         self, exchange: Exchange, reply: Reply | None, status: int, *, is_end_unseen: bool
@@ -201,7 +201,7 @@ class TurnClosing:
         """Return the call that stores the turn, or defers one whose memory could not be read; None:
         nothing of it is stored."""
         turn = exchange.turn
-        ended_at = self._engine.now()  # the turn may be stored much later
+        ended_at = self.engine.now()  # the turn may be stored much later
         is_success = 200 <= status < 300
         if turn is None:
             if exchange.missed_at is None or not is_success:
@@ -216,7 +216,6 @@ class TurnClosing:
                 exchange.delivery,
                 exchange.shadow,
                 exchange.recall,
-                exchange.caller.key,
                 read_service(exchange),
                 is_end_unseen=is_end_unseen,
                 ended_at=ended_at,
@@ -227,7 +226,7 @@ class TurnClosing:
         has_earlier_turn = turn.opened.reconciled.memory.turns > 0
         if status == NO_ANSWER_STATUS and not has_earlier_turn:
             return None
-        return partial(self._engine.store_unanswered, turn, ended_at)
+        return partial(self.engine.store_unanswered, turn, ended_at)
 
     async def _defer_missed(self, exchange: Exchange, reply: Reply | None, ended_at: float) -> None:
         assert exchange.request is not None  # an unreadable request is not stored
@@ -247,7 +246,7 @@ class TurnClosing:
             ended_at,
             was_delivered=lambda: delivery.is_end_sent is not False,
         )
-        self._engine.defer_missed(missed)
+        self.engine.defer_missed(missed)
 
     async def _commit_turn(
         self,
@@ -256,21 +255,21 @@ class TurnClosing:
         delivery: Delivery,
         shadow_task: asyncio.Task[ShadowPrompt | None] | None = None,
         recall: RecallRecord | None = None,
-        key: Key | None = None,
         service: TurnService = UNTIMED,
         *,
         is_end_unseen: bool,
         ended_at: float,
     ) -> None:
+        key = turn.opened.key
         is_large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
         async with self._large_reply_slots if is_large else nullcontext():
-            shadow = self._facts.try_extra("shadow", key, None, find_ready, shadow_task)
+            shadow = self.facts.try_extra("shadow", key, None, find_ready, shadow_task)
             if delivery.accounted is None:  # a deferred commit is tried again
-                accountant = self._engine.accountant
+                accountant = self.engine.accountant
                 later_rounds = recall.list_usages()[1:] if recall is not None else ()
                 tool = recall.tool if recall is not None else None
                 account = accountant.account
-                delivery.accounted = accounted = await self._facts.await_extra(
+                delivery.accounted = accounted = await self.facts.await_extra(
                     "ledger",
                     key,
                     NOTHING_ACCOUNTED,
@@ -288,7 +287,7 @@ class TurnClosing:
             if shadow is not None:
                 # stored with the render date, as the turn of a live prompt is
                 turn = replace(turn, opened=shadow.opened)
-            committed = await self._engine.close_turn(
+            committed = await self.engine.close_turn(
                 turn,
                 reply,
                 delivery.accounted,
@@ -307,16 +306,16 @@ class TurnClosing:
         shadow_task: asyncio.Task[ShadowPrompt | None],
     ) -> None:
         key = turn.opened.key
-        if shadow := self._facts.try_extra("shadow", key, None, find_ready, shadow_task):
-            add = self._engine.add_late_shadow
-            self._facts.try_extra("ledger", key, None, add, turn, reply, accounted, shadow)
+        if shadow := self.facts.try_extra("shadow", key, None, find_ready, shadow_task):
+            add = self.engine.add_late_shadow
+            self.facts.try_extra("ledger", key, None, add, turn, reply, accounted, shadow)
 
     def _count_passed(self, exchange: Exchange, reply: Reply | None) -> None:
         """Account for a request whose memory had no part in its prompt."""
         key, request = exchange.caller.key, exchange.request
         if key is not None and request is not None and reply is not None:
-            account = self._engine.accountant.account_passed
-            self._facts.try_extra(
+            account = self.engine.accountant.account_passed
+            self.facts.try_extra(
                 "ledger",
                 key,
                 None,
@@ -332,7 +331,7 @@ class TurnClosing:
         """Record a reply that is both stored and sent to its end. This is called when either is
         done."""
         if delivery.reply_seq and delivery.is_end_sent:
-            self._engine.record_delivery(turn.opened, delivery.reply_seq)
+            self.engine.record_delivery(turn.opened, delivery.reply_seq)
 
 
 def is_counted_only(exchange: Exchange, status: int) -> bool:

@@ -9,6 +9,7 @@ round or the look-up under way (docs/contributing/recall.md#rounds).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 
 from om_proxy.common.errors import OmError, UpstreamError
@@ -43,21 +44,15 @@ from om_proxy.wire.upstream import UpstreamResponse
 CreateLookUps = Callable[[PreparedTurn], Awaitable[LookUps]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Recalling:
-    """The performer of look-ups between the upstream's answers and the client's."""
+    """The performer of look-ups between the upstream's answers and the client's. `budget`: what is
+    held of replies counts in it."""
 
-    def __init__(
-        self,
-        send: SendBody,
-        create_look_ups: CreateLookUps,
-        facts: Facts,
-        budget: MemoryBudget | None = None,
-    ) -> None:
-        """`budget`: what is held of replies counts in it."""
-        self._budget = budget
-        self._send = send
-        self._create_look_ups = create_look_ups
-        self._facts = facts
+    send: SendBody
+    create_look_ups: CreateLookUps
+    facts: Facts
+    budget: MemoryBudget | None = None
 
     async def follow(self, exchange: Exchange, answer: UpstreamResponse) -> UpstreamResponse:
         """Return the client's answer. `answer`: to a request that offers the tool. Raise OmError if
@@ -108,12 +103,12 @@ class Recalling:
             exchange.context.effective.memory.retrieval,
         )
         create_splice = api.create_whole_splice if record.is_whole else api.create_stream_splice
-        held = HeldRounds(self._budget)
+        held = HeldRounds(self.budget)
         requests = RoundRequests(
             exchange,
             record.tool,
             turn.body or exchange.body,
-            self._send,
+            self.send,
             has_threads=exchange.caller.choose_look_up_scope(retrieval.scope) == "resource",
             is_whole=record.is_whole,
         )
@@ -122,7 +117,7 @@ class Recalling:
             record,
             create_splice(record.tool, retrieval.usage, held.reserve, record.use),
             requests,
-            RoundLookUps(exchange, record, partial(self._create_look_ups, turn), self._facts),
+            RoundLookUps(exchange, record, partial(self.create_look_ups, turn), self.facts),
             held,
         )
 

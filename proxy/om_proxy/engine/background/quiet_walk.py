@@ -13,6 +13,7 @@ import math
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from om_proxy.common.errors import OmError
@@ -118,57 +119,47 @@ class QuietWalk:
         return done
 
 
+@dataclass(slots=True, eq=False)
 class QuietWalker:
-    """The task of one process that walks while no other process does."""
+    """The task of one process that walks while no other process does. `settings`: returns those in
+    force. `create_walks`: returns none where there is nothing to do; then the store is not asked."""
 
-    def __init__(
-        self,
-        store: LeaseTable,
-        lease_key: Key,
-        lease_s: float,
-        settings: Callable[[], Settings],
-        create_walks: Callable[[Settings], Sequence[QuietWalk]],
-        report_failure: Callable[[OmError], None],
-        is_external: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """`settings`: returns those in force. `create_walks`: returns none where there is nothing
-        to do; then the store is not asked."""
-        self._store = store
-        self._lease_key = lease_key
-        self._lease_s = lease_s
-        self._holder = uuid.uuid4().hex
-        self._settings = settings
-        self._create_walks = create_walks
-        self._report_failure = report_failure
-        self._is_external = is_external
-        self._walked_settings: Settings | None = None
-        self._walks: Sequence[QuietWalk] = ()
+    store: LeaseTable
+    lease_key: Key
+    lease_s: float
+    settings: Callable[[], Settings]
+    create_walks: Callable[[Settings], Sequence[QuietWalk]]
+    report_failure: Callable[[OmError], None]
+    is_external: Callable[[], bool] = lambda: False
+    _holder: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _walked_settings: Settings | None = None
+    _walks: Sequence[QuietWalk] = ()
 
     async def run_forever(self, find_interval_s: Callable[[], float]) -> None:
         while True:
             await asyncio.sleep(find_interval_s())
-            if self._is_external():
+            if self.is_external():
                 continue
             try:
                 await self.run_once()
             except OmError as exc:  # the next walk goes on
-                self._report_failure(exc)
+                self.report_failure(exc)
 
     @property
     def is_outdated(self) -> bool:
         """Whether the settings have changed since the walk began."""
-        return self._settings() is not self._walked_settings
+        return self.settings() is not self._walked_settings
 
     async def take_lease(self) -> bool:
         """Take or renew the right to walk. Return whether this process has it. Raise StorageError."""
-        return await self._store.lease(self._lease_key, self._holder, self._lease_s)
+        return await self.store.lease(self.lease_key, self._holder, self.lease_s)
 
     async def run_once(self) -> int:
         """Walk, unless another process does. Return the size of the work. Raise OmError if the
         store fails; what was done by then stays."""
-        settings = self._settings()
+        settings = self.settings()
         if settings is not self._walked_settings:
-            self._walked_settings, self._walks = settings, self._create_walks(settings)
+            self._walked_settings, self._walks = settings, self.create_walks(settings)
         if not self._walks:
             return 0
         is_held: bool | None = None  # unknown: it may be taken while this is cancelled
@@ -181,4 +172,4 @@ class QuietWalker:
         finally:
             if is_held is not False:
                 with suppress(OmError):  # it ends by itself
-                    await self._store.release(self._lease_key, self._holder)
+                    await self.store.release(self.lease_key, self._holder)

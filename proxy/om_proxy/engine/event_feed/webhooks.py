@@ -20,6 +20,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 from uuid import uuid4
@@ -76,35 +77,26 @@ class LeasedEvents(EventLog, LeaseTable, Protocol):
     """Events, and the right to send them."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Webhooks:
     """The senders of all hooks, one task for each. `read_settings` gives the hooks in force."""
 
-    def __init__(
-        self,
-        store: LeasedEvents,
-        read_settings: Callable[[], Sequence[WebhookSettings]],
-        post: Post,
-        *,
-        clock: Callable[[], float] = time.time,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        self._store = store
-        self._read_settings = read_settings
-        self._post = post
-        self._clock = clock
-        self._sleep = sleep
-        self._jitter = jitter
-        self._holder = uuid4().hex
-        self._senders: dict[str, HookSender] = {}  # by address
+    store: LeasedEvents
+    read_settings: Callable[[], Sequence[WebhookSettings]]
+    post: Post
+    clock: Callable[[], float] = time.time
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    jitter: Callable[[], float] = random.random
+    _holder: str = field(default_factory=lambda: uuid4().hex)
+    _senders: dict[str, HookSender] = field(default_factory=dict)  # by address
 
     async def run_forever(self) -> None:
         """Keep a sender for each hook of the settings in force. When cancelled, let requests under
         way end, and give the leases back."""
         try:
             while True:
-                self._adjust_senders({hook.url: hook for hook in self._read_settings()})
-                await self._sleep(CHECK_INTERVAL_S)
+                self._adjust_senders({hook.url: hook for hook in self.read_settings()})
+                await self.sleep(CHECK_INTERVAL_S)
         finally:
             await self._end_senders()
 
@@ -146,12 +138,12 @@ class Webhooks:
         finally:
             sender.renew_at = 0.0
             with suppress(OmError):
-                await self._store.release(_make_lease_key(name), self._holder)
+                await self.store.release(_make_lease_key(name), self._holder)
 
     async def _pause(self, sender: HookSender, seconds: float) -> None:
         """Wait so long, or until the hook is changed."""
         waits = [
-            asyncio.ensure_future(self._sleep(seconds)),
+            asyncio.ensure_future(self.sleep(seconds)),
             asyncio.ensure_future(sender.changed.wait()),
         ]
         try:
@@ -172,18 +164,18 @@ class Webhooks:
 
     async def _take_lease(self, name: str) -> bool:
         """Take the lease of a hook, or renew it. Return whether this process holds it."""
-        return await self._store.lease(_make_lease_key(name), self._holder, LEASE_S)
+        return await self.store.lease(_make_lease_key(name), self._holder, LEASE_S)
 
     async def send_page(
         self, hook: WebhookSettings, name: str, *, is_changed: Callable[[], bool] = lambda: False
     ) -> float:
         """Send what is new, up to the first failure, a change of the hook or the loss of the lease.
         Return the seconds until the next try."""
-        state = await self._store.webhook_state(name)
+        state = await self.store.webhook_state(name)
         if state is None:  # a new hook gets what happens from now on
-            state = WebhookState(await self._store.event_position(), 0, "", self._clock())
-            await self._store.set_webhook_state(name, state)
-        page = await self._store.events(None, None, state.cursor, EVENTS_PER_PAGE)
+            state = WebhookState(await self.store.event_position(), 0, "", self.clock())
+            await self.store.set_webhook_state(name, state)
+        page = await self.store.events(None, None, state.cursor, EVENTS_PER_PAGE)
         for before, cursor, request in _list_requests(hook, state.cursor, page):
             if (pause_s := await self._find_pause(name, state, is_changed)) is not None:
                 return pause_s
@@ -192,13 +184,13 @@ class Webhooks:
                 return await self._record_failure(hook, name, state._replace(cursor=before), cause)
             if state.failures:
                 logger.info("webhook.recovered", **self._describe_hook(hook))
-            state = WebhookState(cursor, 0, "", self._clock())
+            state = WebhookState(cursor, 0, "", self.clock())
             # after each one: what a receiver has taken is not sent again
-            await self._store.set_webhook_state(name, state)
+            await self.store.set_webhook_state(name, state)
         if page.cursor != state.cursor:
             if (pause_s := await self._find_pause(name, state, is_changed)) is not None:
                 return pause_s
-            await self._store.set_webhook_state(name, state._replace(cursor=page.cursor))
+            await self.store.set_webhook_state(name, state._replace(cursor=page.cursor))
         return 0.0 if len(page.events) == EVENTS_PER_PAGE else CHECK_INTERVAL_S
 
     async def _find_pause(
@@ -210,17 +202,17 @@ class Webhooks:
             return 0.0
         if not await self._take_lease(name):  # another process sends the rest
             return CHECK_INTERVAL_S
-        stored = await self._store.webhook_state(name)
+        stored = await self.store.webhook_state(name)
         if stored is None or stored.cursor != state.cursor:
             return 0.0  # this process stood still, and another one has sent some of these
         return None
 
     async def _try_post(self, hook: WebhookSettings, request: HookRequest) -> str:
         """Send one request. Return why it failed; empty: the receiver took it."""
-        headers = write_headers(request, hook.secret.get_secret_value(), self._clock())
+        headers = write_headers(request, hook.secret.get_secret_value(), self.clock())
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                status = await self._post(hook.url, request.body, headers)
+                status = await self.post(hook.url, request.body, headers)
         except TimeoutError:
             return "timeout"
         except Exception as exc:  # whatever a receiver does, its events wait
@@ -233,14 +225,14 @@ class Webhooks:
         failures = state.failures + 1
         if failures == 1:
             logger.warning("webhook.failing", **self._describe_hook(hook), cause=cause)
-        failed = WebhookState(state.cursor, failures, cause, self._clock())
-        await self._store.set_webhook_state(name, failed)
-        return compute_pause_s(failures, self._jitter())
+        failed = WebhookState(state.cursor, failures, cause, self.clock())
+        await self.store.set_webhook_state(name, failed)
+        return compute_pause_s(failures, self.jitter())
 
     def _describe_hook(self, hook: WebhookSettings) -> dict[str, str]:
         """Return the fields that name a hook in the log. Several may be on one host, so they say
         which of the settings it is, unless it was just taken out."""
-        urls = [listed.url for listed in self._read_settings()]
+        urls = [listed.url for listed in self.read_settings()]
         index = f"[{urls.index(hook.url)}]" if hook.url in urls else ""
         return {"hook": f"telemetry.webhooks{index}", "host": name_receiver(hook.url)}
 

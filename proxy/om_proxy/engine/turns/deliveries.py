@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import structlog
 
@@ -33,22 +34,21 @@ MAX_REMEMBERED_THREADS = 10_000  # threads whose newest delivered reply is remem
 MAX_UNWRITTEN_THREADS = 10_000  # threads whose mark is not written yet
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Deliveries:
-    """The newest reply of each thread that went out to its last byte."""
+    """The newest reply of each thread that went out to its last byte. `is_waiting`: whether turns
+    of a thread wait for the store."""
 
-    def __init__(
-        self,
-        store: DeliveryMarks,
-        clock: Callable[[], float] = time.time,
-        is_waiting: Callable[[Key], bool] = lambda _: False,
-    ) -> None:
-        """`is_waiting`: whether turns of this thread wait for the store."""
-        self._store = store
-        self._is_waiting = is_waiting
-        self._clock = clock
-        self._delivered: BoundedCache[Key, int] = BoundedCache(max_items=MAX_REMEMBERED_THREADS)
-        self._unwritten: BoundedCache[Key, int] = BoundedCache(max_items=MAX_UNWRITTEN_THREADS)
-        self._recorded = asyncio.Event()
+    store: DeliveryMarks
+    clock: Callable[[], float] = time.time
+    is_waiting: Callable[[Key], bool] = lambda _: False
+    _delivered: BoundedCache[Key, int] = field(
+        default_factory=lambda: BoundedCache(max_items=MAX_REMEMBERED_THREADS)
+    )
+    _unwritten: BoundedCache[Key, int] = field(
+        default_factory=lambda: BoundedCache(max_items=MAX_UNWRITTEN_THREADS)
+    )
+    _recorded: asyncio.Event = field(default_factory=asyncio.Event)
 
     def record(self, key: Key, reply_seq: int) -> None:
         """Record that the reply at this seq went out to its last byte. `write_forever` writes it
@@ -83,13 +83,13 @@ class Deliveries:
         """Return whether the newest message is a reply that is known not to have gone out to its
         last byte, in a turn of the last RETRY_WINDOW_S."""
         reply_seq = memory.end
-        if memory.turn_at is None or self._clock() - memory.turn_at > RETRY_WINDOW_S:
+        if memory.turn_at is None or self.clock() - memory.turn_at > RETRY_WINDOW_S:
             return False
         remembered = self._delivered.get(memory.key)
         if remembered is not None and remembered >= reply_seq:
             return False
         # the mark of another process, or of the one before this
-        stored = await self._store.delivered_reply(memory.key)
+        stored = await self.store.delivered_reply(memory.key)
         delivered = [seq for seq in (remembered, stored) if seq is not None]
         return bool(delivered) and max(delivered) < reply_seq
 
@@ -107,13 +107,13 @@ class Deliveries:
         """Write the marks. A mark that the store refuses waits for the next time, and so does one
         whose turn is not stored yet."""
         self._recorded.clear()
-        marks = {key: seq for key, seq in self._unwritten.items() if not self._is_waiting(key)}
+        marks = {key: seq for key, seq in self._unwritten.items() if not self.is_waiting(key)}
         for key in marks:
             self._unwritten.pop(key)
         if not marks:
             return
         try:
-            await self._store.mark_delivered(marks)
+            await self.store.mark_delivered(marks)
         except OmError as exc:
             logger.warning("deliveries.unwritten", error=type(exc).__name__, threads=len(marks))
             for key, reply_seq in marks.items():
