@@ -216,7 +216,6 @@ class EdgeConfig:
         return any(self._is_side_message(request.api, raw) for raw in candidates)
 
     def asks_for_title(self, request: Request) -> bool:
-        """Return whether a side request asks for the title of its conversation."""
         asking = (*request.instructions, *request.messages[-1:])
         return asks_for_title([request.api.asking_text(raw) for raw in asking])
 

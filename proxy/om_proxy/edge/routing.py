@@ -69,7 +69,6 @@ def take_names_from_path(scope: Scope) -> Scope:
 
 
 def has_path_thread(scope: Scope) -> bool:
-    """Return whether the request's path named a thread."""
     return any(name == PATH_THREAD.encode() for name, _ in scope["headers"])
 
 
@@ -121,7 +120,6 @@ def find_protocol_fault(scope: Scope) -> OmError | None:
 
 
 def needs_body_to_route(scope: Scope, config: EdgeConfig, api: ApiName) -> bool:
-    """Return whether the choice of the server depends on the request's body."""
     return (
         scope["method"] == "POST"
         and api not in config.apis_without_choice

@@ -101,7 +101,6 @@ class ThreadQueue:
         return key
 
     def has_other_tenant(self, tenant: str) -> bool:
-        """Return whether any other tenant waits."""
         return len(self._tenants) > (tenant in self._tenants)
 
 
@@ -253,7 +252,6 @@ class Background:
         return work
 
     async def wait_idle(self) -> None:
-        """Wait until no work is under way."""
         while tasks := {*self._run_tasks(), *self._detached}:
             await asyncio.wait(tasks)
             await asyncio.sleep(0)  # let their callbacks start what follows

@@ -163,7 +163,6 @@ class EventFeed:
                 listener.fall_behind()
 
     async def read_versions(self, keys: Sequence[Key]) -> Mapping[Key, int]:
-        """Return the stored versions of these memories."""
         return {key: await self._store.version(key) for key in keys}
 
 

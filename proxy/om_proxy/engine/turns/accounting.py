@@ -242,7 +242,6 @@ class UnstoredEntries:
             del self._ledgers[next(iter(self._ledgers))]
 
     def take(self, key: Key) -> ThreadLedger | None:
-        """Remove and return the thread's sums."""
         return self._ledgers.pop(key, None)
 
     def put_back(self, key: Key, ledger: ThreadLedger) -> None:
@@ -251,5 +250,4 @@ class UnstoredEntries:
         self._ledgers[key] = join_ledgers(ledger, later) if later else ledger
 
     def drop(self, key: Key) -> None:
-        """Drop the sums of a forgotten thread."""
         self._ledgers.pop(key, None)

@@ -69,7 +69,6 @@ class DeferredTurns:
         return sum(map(len, self._threads.values()))
 
     def is_waiting(self, key: Key) -> bool:
-        """Return whether turns of this thread wait."""
         return key in self._threads
 
     def defer(

@@ -68,7 +68,6 @@ class Preview(Struct, frozen=True):
 
 
 def read_prepared(turn: PreparedTurn) -> Request:
-    """Return the request of a prepared turn."""
     received = turn.opened.request
     return received if turn.body is None else received.api.parse_request(turn.body)
 

@@ -81,7 +81,6 @@ def find_uncounted(verdict: Verdict, sent: SentHistory) -> dict[int, bytes]:
 
 
 def _read_item_with(half: ReferenceApi, request: Request, key: bytes, raw: bytes) -> Item:
-    """Read a message with the items that it refers to."""
     return request.api.read_item(half.put_in_items(raw, request.items), key)
 
 

@@ -121,7 +121,6 @@ class UnknownPast(TakenForSideRequest):
 
 
 def replace_projected(turn: OpenedTurn, projected: Memory) -> OpenedTurn:
-    """Return the turn with another projected memory."""
     return replace(turn, reconciled=replace(turn.reconciled, projected=projected))
 
 

@@ -80,7 +80,6 @@ class ObservePerformer:
         context: MemoryContext,
         cycle: CycleReport,
     ) -> None:
-        """Observe the messages of one thread."""
         messages = messages_between(memory, decision.after, decision.last)
         if not messages or decision.after != memory.chunked_to:
             return  # the memory has changed since; what is due now is decided anew

@@ -48,7 +48,6 @@ class ReflectPerformer:
         context: MemoryContext,
         cycle: CycleReport,
     ) -> None:
-        """Condense the notes."""
         sources = find_sources(memory, decision)
         if len(sources) < decision.entries or not sources:
             return
