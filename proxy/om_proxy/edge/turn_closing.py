@@ -72,12 +72,7 @@ class TurnClosing:
     ) -> Outcome:
         """Relay an answer, and close its turn before the last bytes are sent. `disconnected` is done
         when the client has left; None: relay to the end even then."""
-        turn, delivery, key, facts = (
-            exchange.turn,
-            exchange.delivery,
-            exchange.caller.key,
-            self.facts,
-        )
+        turn, delivery, key = exchange.turn, exchange.delivery, exchange.caller.key
         should_store = turn is not None or exchange.missed_at is not None
         reader = end_finder = None
         if exchange.request and (should_store or is_counted_only(exchange, answer.status)):
@@ -114,7 +109,7 @@ class TurnClosing:
             relayed = await relay(
                 answer,
                 send,
-                receipt=facts.try_extra(
+                receipt=self.facts.try_extra(
                     "receipt", key, [*NO_MEMORY_RECEIPT], build_receipt, exchange
                 ),
                 reader=reader,
@@ -122,7 +117,7 @@ class TurnClosing:
                 end_finder=end_finder,
                 disconnected=disconnected,
                 comments=comments,
-                report_fault=partial(facts.report_extra, "reply_copy", key),
+                report_fault=partial(self.facts.report_extra, "reply_copy", key),
             )
             delivery.is_end_sent = relayed.is_end_sent
             if reader is not None and not should_store:
@@ -130,7 +125,9 @@ class TurnClosing:
                 self._count_passed(exchange, reply)
                 if exchange.asks_for_title and key is not None and exchange.caller.mode != "read":
                     keep = self.engine.keep_title
-                    kept = facts.await_extra("title", key, None, keep, key, exchange.api, reply)
+                    kept = self.facts.await_extra(
+                        "title", key, None, keep, key, exchange.api, reply
+                    )
                     self.background.run_detached(kept)
             elif reader is not None and not is_settled:
                 reply = await self._read_reply(exchange, reader)

@@ -98,19 +98,16 @@ class Recalling:
         assert exchange.request is not None  # only a readable request has memory
         assert exchange.context is not None  # the same
         assert record.tool is not None  # the request offers it
-        api, retrieval = (
-            require_recall(exchange.request),
-            exchange.context.effective.memory.retrieval,
-        )
+        api = require_recall(exchange.request)
+        retrieval = exchange.context.effective.memory.retrieval
         create_splice = api.create_whole_splice if record.is_whole else api.create_stream_splice
         held = HeldRounds(self.budget)
         requests = RoundRequests(
             exchange,
-            record.tool,
+            record,
             turn.body or exchange.body,
             self.send,
             has_threads=exchange.caller.choose_look_up_scope(retrieval.scope) == "resource",
-            is_whole=record.is_whole,
         )
         return ReplyRounds(
             exchange,

@@ -50,22 +50,19 @@ class RoundRequests:
     def __init__(
         self,
         exchange: Exchange,
-        tool: str,
+        record: RecallRecord,
         body: bytes,
         send: SendBody,
         *,
         has_threads: bool,
-        is_whole: bool,
     ) -> None:
-        """`is_whole`: whether the reply is no stream."""
         assert exchange.request is not None  # only a readable request has memory
         self._exchange = exchange
         self._api = require_recall(exchange.request)
-        self._tool = tool
+        self._record = record
         self._body = body
         self._send = send
         self._has_threads = has_threads
-        self._is_whole = is_whole
         # whether what is behind the client's own is sent in its plain form
         self._is_plain = exchange.trial is not None and exchange.trial.has_plain_rounds
         self._newest_body = b""  # sent last
@@ -85,11 +82,11 @@ class RoundRequests:
         or failed before its first byte. `messages`: after the client's own."""
         begins_plain = self._is_plain
         try:
-            answer = await self._send_round(self._tool, messages, may_call=may_call)
+            answer = await self._send_round(self._record.tool, messages, may_call=may_call)
             if answer.status in REQUEST_FAULT_STATUSES and not self._is_plain:
                 self._is_plain = True
                 answer = await self._send_round(
-                    self._tool, messages, may_call=may_call, refusal=answer
+                    self._record.tool, messages, may_call=may_call, refusal=answer
                 )
         except (OmError, Unreadable):
             return None
@@ -175,7 +172,7 @@ class RoundRequests:
         if create_body_decoder(answer) is None:
             return None
         headers = select_response_headers(answer.headers)
-        is_same_kind = is_whole_reply(self._exchange, headers, first) is self._is_whole
+        is_same_kind = is_whole_reply(self._exchange, headers, first) is self._record.is_whole
         return answer if is_same_kind else None
 
 

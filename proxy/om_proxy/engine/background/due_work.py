@@ -10,7 +10,7 @@ from typing import TypeAlias, assert_never
 from msgspec.structs import replace
 
 from om_proxy.common.bounded_cache import BoundedCache
-from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
+from om_proxy.common.off_loop import run_off_loop
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import MemoryContext, PolicyInForce
 from om_proxy.memory.lifecycle import batches, decisions
@@ -164,12 +164,7 @@ class DueWork:
         return (work, context) if work else None
 
     async def _find_of_thread(self, memory: Memory, context: MemoryContext) -> Work | None:
-        message_count = len(memory.tail)
-        decide = partial(self._decide, memory, context)
-        if message_count <= MANY_MESSAGES:
-            decision = decide()
-        else:
-            decision = await run_off_loop(message_count, decide)
+        decision = await run_off_loop(len(memory.tail), partial(self._decide, memory, context))
         if decision:
             return decision
         if memory.due_at is not None and memory.due_at <= self._clock():
