@@ -28,6 +28,7 @@ from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.prompt_builder import ShadowPrompt, find_ready
 from om_proxy.engine.turns.turn import MissedTurn, PreparedTurn
 from om_proxy.memory.ledger import UNTIMED, TurnService
+from om_proxy.memory.model import Key
 from om_proxy.memory.rounds import keep_rounds
 from om_proxy.observability.facts import Facts, Uncommitted
 from om_proxy.settings.identity.callers import identify
@@ -213,6 +214,7 @@ class TurnClosing:
                 exchange.delivery,
                 exchange.shadow,
                 exchange.recall,
+                exchange.caller.key,
                 read_service(exchange),
                 is_end_unseen=is_end_unseen,
                 ended_at=ended_at,
@@ -252,12 +254,12 @@ class TurnClosing:
         delivery: Delivery,
         shadow_task: asyncio.Task[ShadowPrompt | None] | None = None,
         recall: RecallRecord | None = None,
+        key: Key | None = None,
         service: TurnService = UNTIMED,
         *,
         is_end_unseen: bool,
         ended_at: float,
     ) -> None:
-        key = turn.opened.key
         is_large = reply is not None and len(reply.message or b"") > LARGE_PIECE_BYTES
         async with self._large_reply_slots if is_large else nullcontext():
             shadow = self.facts.try_extra("shadow", key, None, find_ready, shadow_task)

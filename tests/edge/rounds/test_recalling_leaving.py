@@ -58,7 +58,7 @@ async def test_the_client_leaves(at: str, stream: bool, monkeypatch: pytest.Monk
     if at == "look-up":
         monkeypatch.setattr(play.notebook, "answer", hang)
     if at == "head of a round":
-        monkeypatch.setattr(play.recalling, "_send", hang)
+        monkeypatch.setattr(play.recalling, "send", hang)
     if at == "long end":
         for splice in (StreamSplice, WholeSplice):
             monkeypatch.setattr(splice, "is_end_long", True)

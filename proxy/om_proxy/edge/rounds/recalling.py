@@ -44,7 +44,7 @@ from om_proxy.wire.upstream import UpstreamResponse
 CreateLookUps = Callable[[PreparedTurn], Awaitable[LookUps]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Recalling:
     """The performer of look-ups between the upstream's answers and the client's. `budget`: what is
     held of replies counts in it."""
