@@ -4,7 +4,7 @@ which events become visible."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key
@@ -33,15 +33,6 @@ MAX_PRUNED_EVENTS = 1_000
 NO_KEYS = -1  # the events of all threads
 
 
-class _EventPart(NamedTuple):
-    """The return value of the script `events`."""
-
-    newest: int
-    pruned: int
-    is_gap: bool
-    events: tuple[OwnedEvent, ...]
-
-
 async def select_events(
     session: Session,
     tenant: str | None,
@@ -51,11 +42,11 @@ async def select_events(
 ) -> EventPage:
     """Return a page of events; see `Store.events`."""
     own = None if keys is None else [key for key in set(keys) if tenant in (None, key.tenant)]
-    part = await _read_events(session, tenant, own, after, limit)
-    cursor = part.events[-1].id if len(part.events) == limit else part.newest
-    held = await session.keyring.hold(session, {event.key_id for event in part.events})
-    events = tuple(event.open(held.find(event.key_id)) for event in part.events)
-    return EventPage(events, cursor, part.is_gap)
+    newest, is_gap, stored = await _read_events(session, tenant, own, after, limit)
+    cursor = stored[-1].id if len(stored) == limit else newest
+    held = await session.keyring.hold(session, {event.key_id for event in stored})
+    events = tuple(event.open(held.find(event.key_id)) for event in stored)
+    return EventPage(events, cursor, is_gap)
 
 
 async def _read_events(
@@ -64,8 +55,9 @@ async def _read_events(
     keys: Sequence[Key] | None,
     after: int | None,
     limit: int,
-) -> _EventPart:
-    newest, pruned, is_gap, ids, data, key_ids = await session.run(
+) -> tuple[int, bool, tuple[OwnedEvent, ...]]:
+    """Return the id of the newest event, whether there is a gap, and the events."""
+    newest, _pruned, is_gap, ids, data, key_ids = await session.run(
         "events",
         "" if tenant is None else f"={tenant}",
         "" if after is None else after,
@@ -73,8 +65,7 @@ async def _read_events(
         NO_KEYS if keys is None else len(keys),
         *(name for key in keys or () for name in key),
     )
-    events = map(decode_event, ids, data, key_ids)
-    return _EventPart(int(newest), int(pruned), bool(is_gap), tuple(events))
+    return int(newest), bool(is_gap), tuple(map(decode_event, ids, data, key_ids))
 
 
 async def select_position(session: Session, before: int = 0) -> int:
@@ -114,13 +105,11 @@ async def prune_old(session: Session, now: float) -> None:
 
 async def select_of_thread(session: Session, key: Key) -> tuple[OwnedEvent, ...]:
     """Return all events of a thread or shared log."""
-    part = await _read_events(session, None, [key], None, MAX_EVENTS)
-    return part.events
+    return (await _read_events(session, None, [key], None, MAX_EVENTS))[2]
 
 
 async def select_of_tenant(session: Session, tenant: str) -> tuple[OwnedEvent, ...]:
-    part = await _read_events(session, tenant, None, None, MAX_EVENTS)
-    return part.events
+    return (await _read_events(session, tenant, None, None, MAX_EVENTS))[2]
 
 
 async def erase_texts(changes: Changes, keys: Iterable[Key]) -> None:

@@ -267,45 +267,29 @@ async def add_resealed_rows(changes: Changes, key: Key, old: RowCipher, new: Row
     """Add the steps that write messages, notes, the pending reflection and events of a memory anew.
     The caller's condition tells whether what is read here stands."""
     names = changes.names
-    marks, texts, notes, reflection = await changes.session.call_many(
+    reseals = {
+        "marks": rows.reseal_mark,
+        "texts": rows.reseal_raw,
+        "notes": rows.reseal_observation,
+    }
+    *found, reflection = await changes.session.call_many(
         [
-            ("HGETALL", names.of_thread("marks", key)),
-            ("HGETALL", names.of_thread("texts", key)),
-            ("HGETALL", names.of_thread("notes", key)),
+            *(("HGETALL", names.of_thread(part, key)) for part in reseals),
             ("HGET", names.of_thread("row", key), "reflection"),
         ]
     )
-    changes.set_fields(
-        names.of_thread("marks", key),
-        {
-            int(seq): resealed
-            for seq, mark in pair_fields(marks)
-            if (resealed := rows.reseal_mark(mark, old, new)) is not None
-        },
-    )
-    changes.set_fields(
-        names.of_thread("texts", key),
-        {
-            int(seq): new.seal(
-                b"message", int(seq), b"raw", old.open(b"message", int(seq), b"raw", raw)
-            )
-            for seq, raw in pair_fields(texts)
-        },
-    )
-    changes.set_fields(
-        names.of_thread("notes", key),
-        {
-            int(id_): rows.encode_observation(rows.decode_observation(data, old), new)
-            for id_, data in pair_fields(notes)
-        },
-    )
+    for (part, reseal), fields in zip(reseals.items(), found, strict=True):
+        resealed = {
+            id_: reseal(id_, data, old, new) for id_, data in _number_fields(fields).items()
+        }
+        kept = {id_: data for id_, data in resealed.items() if data is not None}
+        changes.set_fields(names.of_thread(part, key), kept)
     if reflection is not None:
-        resealed = rows.encode_reflection(rows.decode_reflection(reflection, old), new)
-        changes.call("HSET", names.of_thread("row", key), "reflection", resealed)
+        data = rows.encode_reflection(rows.decode_reflection(reflection, old), new)
+        changes.call("HSET", names.of_thread("row", key), "reflection", data)
     for one in await select_of_thread(changes.session, key):
-        event = reseal_event(one.event, old, new)
-        data = encode_sealed_event(key, event)
-        changes.replace_field(names.of_store("event_data"), one.id, data)
+        event = encode_sealed_event(key, reseal_event(one.event, old, new))
+        changes.replace_field(names.of_store("event_data"), one.id, event)
 
 
 # ── many threads ──

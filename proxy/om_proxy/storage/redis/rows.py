@@ -174,13 +174,19 @@ def drop_look_ups(mark: bytes) -> bytes:
     return _join_mark(columns, None, source)
 
 
-def reseal_mark(data: bytes, old: RowCipher, new: RowCipher) -> bytes | None:
+def reseal_mark(seq: int, data: bytes, old: RowCipher, new: RowCipher) -> bytes | None:
     """Return the mark with its look-ups under the new key; None for a mark without any."""
     columns, look_ups, source = _split_mark(data)
     if look_ups is None:
         return None
-    place = (b"message", columns[0], b"look_ups")
+    place = (b"message", seq, b"look_ups")
     return _join_mark(columns, new.seal(*place, old.open(*place, look_ups)), source)
+
+
+def reseal_raw(seq: int, data: bytes, old: RowCipher, new: RowCipher) -> bytes:
+    """Return the JSON of a message under the new key."""
+    place = (b"message", seq, b"raw")
+    return new.seal(*place, old.open(*place, data))
 
 
 def decode_stored_message(
@@ -198,6 +204,10 @@ def encode_observation(entry: Observation, cipher: RowCipher) -> bytes:
 
 def decode_observation(data: bytes, cipher: RowCipher) -> Observation:
     return row_decoding.decode_observation(decode_row(data), cipher)
+
+
+def reseal_observation(_id: int, data: bytes, old: RowCipher, new: RowCipher) -> bytes:
+    return encode_observation(decode_observation(data, old), new)
 
 
 def encode_reflection(reflection: Reflection, cipher: RowCipher) -> bytes:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple
 
 import structlog
 from redis.exceptions import ResponseError
@@ -24,6 +24,7 @@ from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.contract.status import Promise
 from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
 from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
+from om_proxy.storage.forwarding_store import Method, P, T
 from om_proxy.storage.promises import create_redis_promise
 from om_proxy.storage.redis import (
     claiming,
@@ -63,9 +64,6 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger("storage")
 
-T = TypeVar("T")
-P = ParamSpec("P")
-
 
 class RedisOptions(NamedTuple):
     """How the store uses its server; `storage` in the configuration says what each means."""
@@ -77,8 +75,6 @@ class RedisOptions(NamedTuple):
 
 
 DEFAULT_OPTIONS = RedisOptions()
-
-Method = Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]
 
 
 def make_read(
@@ -118,10 +114,9 @@ class RedisStore(SearchedWithoutIndex):
         self._key_store_id = key_store_id
         self._generations = generations
         self._rewriter = LogRewriter(pool, rewrite_interval_s)
-        key_rows = encryption.ServerKeyRows(pool)
-        self._doomed = DoomedKeys(self._keys.separate, key_rows)
+        self._doomed = DoomedKeys(self._keys.separate, self)
         self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
-        self.key_rotation = KeyRotation(self._keys, key_rows)
+        self.key_rotation = KeyRotation(self._keys, self)
 
     @classmethod
     async def open(
@@ -362,6 +357,14 @@ class RedisStore(SearchedWithoutIndex):
 
     _keep_secret = make_write(encryption.keep_secret)
     _adopt_secret = make_write(encryption.adopt_secret)
+    # as `KeyRows`
+    list_doomed_keys = make_read(encryption.list_doomed_keys)
+    clear_doomed = make_write(encryption.clear_doomed)
+    select_named = make_read(encryption.select_named, LONG_TIMEOUT_S)
+    select_beside = make_read(encryption.select_beside, LONG_TIMEOUT_S)
+    clear_beside = make_write(encryption.clear_beside, LONG_TIMEOUT_S)
+    rewrap_beside = make_write(encryption.rewrap_beside, LONG_TIMEOUT_S)
+    finish_beside = make_write(encryption.finish_beside, LONG_TIMEOUT_S)
 
     async def _check_connection(self, session: Session) -> None:
         """Look at what a new connection leads to: a newer program may have changed the schema while
