@@ -28,8 +28,7 @@ from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.committing import Committer, TurnEnd
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.deliveries import Deliveries
-from om_proxy.engine.turns.due_notes import DueNotes, MemoryWork
-from om_proxy.engine.turns.overflow import OverflowRecovery
+from om_proxy.engine.turns.due_notes import DueNotes, MemoryWork, OverflowRecovery
 from om_proxy.engine.turns.prompt_builder import PromptBuilder, ShadowPrompt, ShadowPrompts
 from om_proxy.engine.turns.reconciling import Reconciler
 from om_proxy.engine.turns.turn import (
