@@ -229,10 +229,6 @@ class PostgresStore(
         [memory] = await self._read_sealed(lambda s: queries.select_memories(s, [key], self._keys))
         return memory
 
-    async def version(self, key: Key) -> int:
-        found = await self._select(f"SELECT version FROM om.thread WHERE {IS_THREAD}", *key)
-        return int(found[0][0]) if found else 0
-
     async def refresh(self, held: Memory) -> Memory:
         [memory] = await self._select_newest(held)
         return memory

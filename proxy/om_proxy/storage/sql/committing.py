@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Sequence
 
 from om_proxy.common.errors import Conflict
 from om_proxy.memory.events.parts import Event
-from om_proxy.memory.model import Memory, Message
+from om_proxy.memory.model import Key, Memory, Message
 from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.sql.key_rows import hold_key
-from om_proxy.storage.sql.session import SqlStore
+from om_proxy.storage.sql.session import IS_THREAD, SqlStore
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow
+
+SELECT_VERSION = f"SELECT version FROM om.thread WHERE {IS_THREAD}"
 
 
 class CommitMethods(SqlStore):
@@ -40,6 +42,10 @@ class CommitMethods(SqlStore):
     ) -> tuple[WrittenRow, WrittenRow | None]:
         """Write the differences of both, or neither, as `_write_commit` does. The second row is None
         if the shared log is not written."""
+
+    async def version(self, key: Key) -> int:
+        found = await self._select(SELECT_VERSION, *key)
+        return int(found[0][0]) if found else 0
 
     async def commit(
         self,

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from om_proxy.memory.model import RESOURCE_THREAD, Key
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Message
 from om_proxy.memory.recall.found import (
     MAX_MATCHES,
     NO_FILTER,
@@ -18,7 +18,7 @@ from om_proxy.memory.recall.found import (
     PassageFilter,
     choose_matches,
 )
-from om_proxy.memory.recall.passages import IndexPlace, Passage
+from om_proxy.memory.recall.passages import IndexPlace, Passage, cut_passages
 from om_proxy.memory.recall.words import INDEX_VERSION
 from om_proxy.storage.contract.passage_index import IndexCheck, IndexedState, UnindexedMessages
 from om_proxy.storage.encoding import decode_state
@@ -29,14 +29,10 @@ from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.listing import ACTIVE_AT, decode_infos, select_lacking, write_lacking
 from om_proxy.storage.sql.session import IS_THREAD, Session, SqlStore
 from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace
+from om_proxy.wire.apis.message_parts import read_indexed_text
 
 if TYPE_CHECKING:
     from om_proxy.storage.base import Store
-
-
-from om_proxy.memory.model import Message
-from om_proxy.memory.recall.passages import cut_passages
-from om_proxy.wire.apis.message_parts import read_indexed_text
 
 MAX_CHECKED_MESSAGES = 2_000  # without a passage: rarely one has words
 
@@ -258,6 +254,7 @@ class SearchMethods(SqlStore):
         if len(await session.select(DELETE_SOME, DROPPED_AT_ONCE)) == DROPPED_AT_ONCE:
             return False
         await session.execute(DELETE_STATES)
+        await session.request_erasure()
         return True
 
     async def check_index(self) -> IndexCheck:

@@ -15,7 +15,6 @@ from om_proxy.storage.sqlite import removal
 from om_proxy.storage.sqlite.commit import SharedCommit
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import IS_ERASURE_PENDING, Eraser
-from om_proxy.storage.sqlite.queries import select_rows
 from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
 from om_proxy.storage.values.changes import Change, ForgetBatch, NoteErasure, ResourceWakeup
 from om_proxy.storage.values.records import ForgetResult
@@ -112,9 +111,7 @@ class SqliteForgetting(CommitMethods, KeyRowMethods):
     async def resume_erasure(self) -> None:
         """Start the eraser if forgotten bytes are pending: this process has ended in between, or
         another one."""
-        [(is_pending,)] = await self._reader.run_alone(
-            lambda db: select_rows(db, IS_ERASURE_PENDING, ())
-        )
+        [(is_pending,)] = await self._select(IS_ERASURE_PENDING)
         if is_pending and self._eraser:
             self._eraser.start()
 

@@ -1,11 +1,11 @@
-"""Read an SQLite file on a given connection, alone or inside a transaction that then writes."""
+"""Read an SQLite file on a given connection, alone or inside a transaction that then writes; and the
+version of a thread on a connection of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import sqlite3
+from collections.abc import Sequence
 
-import aiosqlite
 from msgspec.structs import replace
 
 from om_proxy.memory.model import RECENT_MARKS, Key, Memory
@@ -31,7 +31,6 @@ SELECT_CHUNKS = f"""SELECT {row_decoding.OBSERVATION_COLUMNS} FROM observation
     WHERE thread_id = ? AND state = 'chunk' ORDER BY last_seq, id"""
 SELECT_REFLECTION = f"SELECT {row_decoding.REFLECTION_COLUMNS} FROM reflection WHERE thread_id = ?"
 SELECT_WRAPPED_KEY = "SELECT id, master, wrapped FROM data_key WHERE id = ?"
-OF_THREAD = f"thread_id = (SELECT id FROM thread WHERE {IS_THREAD})"
 
 
 def write_count_in_state(name: str) -> str:
@@ -100,17 +99,48 @@ async def select_newer_pair(
     return await select_newer(session, thread, keys), await select_newer(session, shared_log, keys)
 
 
-async def update_delivered(db: aiosqlite.Connection, replies: Mapping[Key, int]) -> None:
-    await db.executemany(UPDATE_DELIVERED, [(seq, *key) for key, seq in replies.items()])
-
-
-async def select_rows(
-    db: aiosqlite.Connection, sql: str, parameters: Iterable[Any]
-) -> list[row_decoding.Row]:
-    return [tuple(row) for row in await db.execute_fetchall(sql, parameters)]
-
-
 async def select_wrapped_keys(session: Session, key_ids: Sequence[bytes]) -> list[WrappedKey]:
     """Return the wrapped data keys with these ids, as far as they are stored."""
     found = await session.select_many(SELECT_WRAPPED_KEY, [(id_,) for id_ in key_ids])
     return [WrappedKey(*row) for row in found]
+
+
+class VersionProbe:
+    """Reads a thread's committed version on the event loop, on a read-only connection of its own: every
+    request checks whether the cached memory is still the newest. The file must have its schema already.
+
+    A hop to aiosqlite's thread and back costs 100 µs of CPU and, with the interpreter lock contended,
+    far more time; the read itself takes 7 µs on cached pages. In WAL mode a reader waits for no writer.
+    The probe never waits at all: if a recovery or a locked file prevents the read, it returns None, and
+    the caller reads through the worker.
+    """
+
+    def __init__(self, database: str) -> None:
+        self._connection: sqlite3.Connection | None = None
+        try:
+            self._connection = sqlite3.connect(
+                database, timeout=0, isolation_level=None, check_same_thread=False
+            )
+            self._connection.execute("PRAGMA query_only = ON")
+            self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+        except sqlite3.Error:
+            self.close()
+
+    def version(self, key: Key) -> int | None:
+        """Return the committed version, 0 for an unknown thread; None if it cannot be read without
+        waiting."""
+        if self._connection is None:
+            return None
+        try:
+            row = self._connection.execute(SELECT_VERSION, key).fetchone()
+        except sqlite3.OperationalError:
+            return None
+        except sqlite3.Error:
+            self.close()
+            return None
+        return int(row[0]) if row else 0
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None

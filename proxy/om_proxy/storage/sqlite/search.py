@@ -15,7 +15,7 @@ from om_proxy.storage.sql.search import FoundWord, SearchMethods, check_index
 from om_proxy.storage.sql.session import Session
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import Eraser
-from om_proxy.storage.sqlite.session import REQUEST_ERASURE, run_in_thread
+from om_proxy.storage.sqlite.session import run_in_thread
 
 COUNT_WORD = "SELECT count(*) FROM passage_words WHERE passage_words MATCH ?"
 FIND_WORD = (
@@ -58,12 +58,6 @@ class SqliteSearch(SearchMethods):
                 rows = await session.select(FIND_FILTERED_WORD, match, limit, *bounds, roles)
             found[word] = FoundWord(count, [id_ for (id_,) in rows])
         return found
-
-    async def _drop_some(self, session: Session) -> bool:
-        is_dropped = await super()._drop_some(session)
-        if is_dropped:
-            await session.execute(REQUEST_ERASURE)
-        return is_dropped
 
     async def drop_index(self) -> None:
         await super().drop_index()

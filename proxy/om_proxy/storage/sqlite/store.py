@@ -17,8 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import aiosqlite
-
 from om_proxy.common.errors import StorageError, UnopenedText
 from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
@@ -64,8 +62,12 @@ from om_proxy.storage.sqlite.schema import (
     require_own_database,
 )
 from om_proxy.storage.sqlite.search import SqliteSearch
-from om_proxy.storage.sqlite.session import ROW_ENCODER, SqliteSession, run_in_thread
-from om_proxy.storage.sqlite.version_probe import VersionProbe
+from om_proxy.storage.sqlite.session import (
+    INCREMENT_SEQUENCE,
+    ROW_ENCODER,
+    SqliteSession,
+    run_in_thread,
+)
 from om_proxy.storage.sqlite.writer_lock import WriterLock
 from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, MoveResult, ResourceWakeup, WrittenRow
@@ -79,6 +81,7 @@ _Read = TypeVar("_Read")
 IN_MEMORY = ":memory:"
 # how long to wait for another process's lock; a commit holds it for milliseconds
 BUSY_TIMEOUT_S = 5.0
+SELECT_SEQUENCE = "SELECT value FROM sequence"
 # its rows go with it
 DELETE_THREAD = f"DELETE FROM om.thread WHERE {IS_THREAD} AND version = $4 RETURNING id"
 
@@ -140,7 +143,7 @@ class SqliteStore(
         self._doomed = DoomedKeys(separate, self)
         self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
         self.key_rotation = KeyRotation(self._keys, self)
-        self._probe: VersionProbe | None = None
+        self._probe: queries.VersionProbe | None = None
 
     @classmethod
     async def open(
@@ -196,8 +199,8 @@ class SqliteStore(
                 lambda db: admit(SqliteSession(db), masters, separate, moves_keys=moves_keys)
             )
             store._keys.separate = separate
-            await reader.run_alone(_read_sequence)
-            store._probe = None if is_in_memory else VersionProbe(database)
+            await store._select(SELECT_SEQUENCE)
+            store._probe = None if is_in_memory else queries.VersionProbe(database)
             await store.resume_erasure()
         except OSError as exc:
             raise StorageError(f"cannot use {database} as a database: {exc.strerror}") from exc
@@ -238,8 +241,10 @@ class SqliteStore(
         await self._reader.run_alone(check_schema)
 
     async def ping(self) -> None:
-        await self._writer.run(_write_sequence)
-        await self._reader.run(_read_sequence)
+        # SQLite does not write a page that would not change, and a full disk would go unnoticed. So
+        # this changes one; versions may have gaps.
+        await self._write_one(INCREMENT_SEQUENCE)
+        await self._select(SELECT_SEQUENCE)
         if self._separate:
             await self._separate.ping()
 
@@ -289,8 +294,7 @@ class SqliteStore(
     async def version(self, key: Key) -> int:
         if self._probe and (version := self._probe.version(key)) is not None:
             return version
-        found = await self._select(queries.SELECT_VERSION, *key)
-        return int(found[0][0]) if found else 0
+        return await super().version(key)
 
     async def events(
         self, tenant: str | None, keys: Sequence[Key] | None, after: int | None, limit: int
@@ -368,7 +372,8 @@ class SqliteStore(
         await self._prune_ledger(now)
 
     async def mark_delivered(self, replies: Mapping[Key, int]) -> None:
-        await self._writer.run(lambda db: queries.update_delivered(db, replies))
+        rows = [(seq, *key) for key, seq in replies.items()]
+        await self._write(lambda session: session.execute_many(queries.UPDATE_DELIVERED, rows))
 
     @staticmethod
     def _encode_thread(memory: Memory, ciphers: ThreadCiphers) -> Row:
@@ -386,13 +391,3 @@ class SqliteStore(
 
     async def _move(self, work: Work[MoveResult]) -> MoveResult:
         return await self._writer.run(lambda db: work(SqliteSession(db)))
-
-
-async def _write_sequence(db: aiosqlite.Connection) -> None:
-    # SQLite does not write a page that would not change, and a full disk would go unnoticed. So this
-    # changes one; versions may have gaps.
-    await db.execute_fetchall("UPDATE sequence SET value = value + 1")
-
-
-async def _read_sequence(db: aiosqlite.Connection) -> None:
-    await db.execute_fetchall("SELECT value FROM sequence")
