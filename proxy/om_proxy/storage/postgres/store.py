@@ -19,8 +19,8 @@ from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.contract.status import Promise
-from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
-from om_proxy.storage.encryption.keyring import CommitKeys, Keyring
+from om_proxy.storage.encryption.key_store import SeparateKeys
+from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.encryption.row_cipher import ThreadCiphers
 from om_proxy.storage.postgres import (
     claiming,
@@ -48,21 +48,11 @@ from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.shared.limited_work import LONG_TIMEOUT_S, MOVE_TIMEOUT_S
 from om_proxy.storage.shared.row_decoding import Row
-from om_proxy.storage.sql.committing import CommitMethods
-from om_proxy.storage.sql.encryption import SecretMethods, admit
-from om_proxy.storage.sql.events import EventMethods
-from om_proxy.storage.sql.forgotten_names import ForgottenNameMethods
-from om_proxy.storage.sql.key_rows import KeyRowMethods
-from om_proxy.storage.sql.leases import LeaseMethods
-from om_proxy.storage.sql.ledger import LedgerMethods
-from om_proxy.storage.sql.listing import ListingMethods, write_info_columns
-from om_proxy.storage.sql.restoring import RestoringMethods
+from om_proxy.storage.sql.encryption import admit
+from om_proxy.storage.sql.listing import write_info_columns
 from om_proxy.storage.sql.session import IS_THREAD, UNIX_NOW
 from om_proxy.storage.sql.session import Session as SqlSession
-from om_proxy.storage.sql.tenant_move import TenantMoveMethods
-from om_proxy.storage.sql.thread_rows import ThreadRowMethods
-from om_proxy.storage.sql.vectors import VectorMethods
-from om_proxy.storage.store_secret import StoreSecret
+from om_proxy.storage.sql.store import SharedStore
 from om_proxy.storage.values.changes import (
     Change,
     ForgetBatch,
@@ -95,22 +85,7 @@ class PostgresOptions(NamedTuple):
 DEFAULT_OPTIONS = PostgresOptions()
 
 
-class PostgresStore(
-    ThreadRowMethods,
-    EventMethods,
-    LeaseMethods,
-    PostgresSearch,
-    VectorMethods,
-    PostgresRecords,
-    TenantMoveMethods,
-    KeyRowMethods,
-    LedgerMethods,
-    ListingMethods,
-    RestoringMethods,
-    CommitMethods,
-    ForgottenNameMethods,
-    SecretMethods,
-):
+class PostgresStore(PostgresSearch, PostgresRecords, SharedStore):
     """The `Store` protocol on PostgreSQL. Call `await PostgresStore.open(url)`, and `close()` at
     the end."""
 
@@ -132,15 +107,9 @@ class PostgresStore(
         masters: MasterKeys | None = None,
         separate: SeparateKeys | None = None,
     ) -> None:
+        super().__init__(queries.select_wrapped_keys, generations, masters, separate)
         self._pool = pool
         self._prefix = prefix
-        self._generations = generations
-        self._masters = masters
-        self._keys = Keyring(queries.select_wrapped_keys, masters)
-        self._separate = separate
-        self._doomed = DoomedKeys(separate, self)
-        self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
-        self.key_rotation = KeyRotation(self._keys, self)
         self._unpruned_commits = 0  # that wrote events, since this process last looked
 
     @classmethod
@@ -177,7 +146,7 @@ class PostgresStore(
                 lambda s: admit(s, masters, separate, moves_keys=moves_keys),
                 LONG_TIMEOUT_S,
             )
-            store._keys.separate = separate
+            store.use_key_store()
         except BaseException:
             await pool.close()
             raise

@@ -13,7 +13,6 @@ from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.sql.key_rows import hold_key
 from om_proxy.storage.sql.session import IS_THREAD, SqlStore
-from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, ResourceWakeup, WrittenRow
 
 SELECT_VERSION = f"SELECT version FROM om.thread WHERE {IS_THREAD}"
@@ -21,9 +20,6 @@ SELECT_VERSION = f"SELECT version FROM om.thread WHERE {IS_THREAD}"
 
 class CommitMethods(SqlStore):
     """The `MemoryCommits` of an SQL store."""
-
-    _secret: StoreSecret
-    _generations: int | None  # how many older generations of a log are kept; None: all
 
     @abstractmethod
     async def _write_commit(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from om_proxy.storage.encryption.admission import check_master, open_stored_secret
 from om_proxy.storage.encryption.key_store import check_key_store
 from om_proxy.storage.sql.session import Session, SqlStore
-from om_proxy.storage.store_secret import StoreSecret
 
 if TYPE_CHECKING:
     from om_proxy.storage.encryption.key_store import SeparateKeys
@@ -66,8 +65,6 @@ async def admit(
 class SecretMethods(SqlStore):
     """The `Store.secret` of an SQL store. Its row is looked at after the transaction: in SQLite an
     error in there would undo the commits that share it."""
-
-    _secret: StoreSecret
 
     async def secret(self, proposed: bytes | None = None) -> bytes:
         return await self._secret.read(proposed)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from om_proxy.memory.model import Key
 from om_proxy.storage.shared import forgetting
 from om_proxy.storage.sql.session import Session, SqlStore
-from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.records import MAX_EVENT_AGE_S
 
 UPSERT_NAME = """INSERT INTO om.forgotten_name (digest, at) VALUES ($1, $2)
@@ -19,8 +18,6 @@ SELECT_FORGOTTEN_AT = "SELECT max(at) FROM om.forgotten_name WHERE digest IN ($1
 
 class ForgottenNameMethods(SqlStore):
     """The forgotten names of an SQL store."""
-
-    _secret: StoreSecret
 
     async def note_forgotten(self, key: Key, at: float) -> None:
         digest, *_ = await self._secret.digest_names(key)

@@ -11,7 +11,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.sql.columns import Columns, list_names
 from om_proxy.storage.sql.session import MAX_NUMBER, Session, SqlStore
 from om_proxy.storage.values.records import (
@@ -61,7 +60,6 @@ MOVE_OTHERS = tuple(
 class RecordMethods(SqlStore):
     """The `RecordKeeping` of an SQL store."""
 
-    _doomed: DoomedKeys
     # whether the bytes of what a row of `receipt` is about are gone
     _are_bytes_gone: ClassVar[str]
 

@@ -18,7 +18,9 @@ from om_proxy.storage.shared.row_encoding import RowEncoder
 from om_proxy.storage.sql.columns import Columns
 
 if TYPE_CHECKING:
+    from om_proxy.storage.encryption.key_store import DoomedKeys
     from om_proxy.storage.encryption.master_keys import MasterKeys
+    from om_proxy.storage.store_secret import StoreSecret
 
 IS_THREAD = "tenant = $1 AND resource = $2 AND thread = $3"
 OF_THREAD = f"thread_id = (SELECT id FROM om.thread WHERE {IS_THREAD})"
@@ -84,6 +86,9 @@ class SqlStore(ABC):
 
     _keys: Keyring
     _masters: MasterKeys | None  # None: the store is not encrypted
+    _secret: StoreSecret
+    _doomed: DoomedKeys
+    _generations: int | None  # how many older generations of a log are kept; None: all
     # the columns that `row_decoding.decode_info` takes
     _info_columns: ClassVar[str]
 

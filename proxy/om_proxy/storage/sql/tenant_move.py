@@ -22,7 +22,6 @@ from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.ledger import move_resource
 from om_proxy.storage.sql.record_keeping import move_labelled_records, move_other_records
 from om_proxy.storage.sql.session import Session, SqlStore, Work
-from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import MoveResult
 from om_proxy.storage.values.records import NAMELESS_RESOURCE
 
@@ -59,8 +58,6 @@ DELETE_LEASES = "DELETE FROM om.lease WHERE tenant = $1 AND resource = $2"
 
 class TenantMoveMethods(SqlStore):
     """`Store.move_tenant` of an SQL store."""
-
-    _secret: StoreSecret
 
     @abstractmethod
     async def _move(self, work: Work[MoveResult]) -> MoveResult:

@@ -8,7 +8,6 @@ from functools import partial
 
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
-from om_proxy.storage.encryption.key_store import DoomedKeys
 from om_proxy.storage.sql.committing import CommitMethods
 from om_proxy.storage.sql.key_rows import KeyRowMethods
 from om_proxy.storage.sqlite import removal
@@ -26,7 +25,6 @@ class SqliteForgetting(CommitMethods, KeyRowMethods):
     _writer: ConnectionWorker
     _reader: ConnectionWorker
     _eraser: Eraser | None  # None: the store is in memory
-    _doomed: DoomedKeys
 
     async def forget(
         self,

@@ -22,27 +22,19 @@ from om_proxy.common.off_loop import MANY_MESSAGES, run_off_loop
 from om_proxy.memory.events.parts import Event
 from om_proxy.memory.model import Key, Memory
 from om_proxy.storage.contract.status import Promise
-from om_proxy.storage.encryption.key_store import DoomedKeys, KeyRotation, SeparateKeys
-from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys, Keyring
+from om_proxy.storage.encryption.key_store import SeparateKeys
+from om_proxy.storage.encryption.keyring import NO_HELD_KEYS, CommitKeys
 from om_proxy.storage.encryption.row_cipher import NO_MASTER_KEY, ThreadCiphers
 from om_proxy.storage.promises import create_sqlite_promise
 from om_proxy.storage.shared.event_encoding import encode_event
 from om_proxy.storage.shared.forgetting import FirstTurn
 from om_proxy.storage.shared.row_decoding import Row
 from om_proxy.storage.sql.columns import THREAD
-from om_proxy.storage.sql.committing import CommitMethods
-from om_proxy.storage.sql.encryption import SecretMethods, admit
-from om_proxy.storage.sql.events import EventMethods
-from om_proxy.storage.sql.forgotten_names import ForgottenNameMethods
-from om_proxy.storage.sql.key_rows import KeyRowMethods, hold_key_of
-from om_proxy.storage.sql.leases import LeaseMethods
-from om_proxy.storage.sql.ledger import LedgerMethods
-from om_proxy.storage.sql.listing import ListingMethods, write_info_columns
-from om_proxy.storage.sql.restoring import RestoringMethods
+from om_proxy.storage.sql.encryption import admit
+from om_proxy.storage.sql.key_rows import hold_key_of
+from om_proxy.storage.sql.listing import write_info_columns
 from om_proxy.storage.sql.session import IS_THREAD, Session, Work
-from om_proxy.storage.sql.tenant_move import TenantMoveMethods
-from om_proxy.storage.sql.thread_rows import ThreadRowMethods
-from om_proxy.storage.sql.vectors import VectorMethods
+from om_proxy.storage.sql.store import SharedStore
 from om_proxy.storage.sqlite import claiming, queries
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
@@ -69,7 +61,6 @@ from om_proxy.storage.sqlite.session import (
     run_in_thread,
 )
 from om_proxy.storage.sqlite.writer_lock import WriterLock
-from om_proxy.storage.store_secret import StoreSecret
 from om_proxy.storage.values.changes import Change, MoveResult, ResourceWakeup, WrittenRow
 from om_proxy.storage.values.records import EventPage
 
@@ -90,23 +81,7 @@ WRITER_PRAGMAS = ("journal_mode = WAL", "synchronous = FULL", *COMMON_PRAGMAS)
 READER_PRAGMAS = (*COMMON_PRAGMAS, "query_only = ON", "wal_autocheckpoint = 0")
 
 
-class SqliteStore(
-    ThreadRowMethods,
-    EventMethods,
-    LeaseMethods,
-    SqliteSearch,
-    VectorMethods,
-    SqliteRecords,
-    SqliteForgetting,
-    CommitMethods,
-    TenantMoveMethods,
-    KeyRowMethods,
-    LedgerMethods,
-    ListingMethods,
-    RestoringMethods,
-    ForgottenNameMethods,
-    SecretMethods,
-):
+class SqliteStore(SqliteSearch, SqliteRecords, SqliteForgetting, SharedStore):
     """The `Store` protocol on one file, which several processes may share. Call `await
     SqliteStore.open(path)`, and `close()` at the end."""
 
@@ -131,18 +106,12 @@ class SqliteStore(
         masters: MasterKeys | None = None,
         separate: SeparateKeys | None = None,
     ) -> None:
+        super().__init__(queries.select_wrapped_keys, generations, masters, separate)
         self._writer = writer
         self._reader = reader
-        self._generations = generations
         self._lock = lock
         self._clock = clock
         self._eraser = eraser  # None: in memory
-        self._masters = masters
-        self._keys = Keyring(queries.select_wrapped_keys, masters)
-        self._separate = separate
-        self._doomed = DoomedKeys(separate, self)
-        self._secret = StoreSecret(self._keep_secret, self._adopt_secret)
-        self.key_rotation = KeyRotation(self._keys, self)
         self._probe: queries.VersionProbe | None = None
 
     @classmethod
@@ -198,8 +167,8 @@ class SqliteStore(
             await (writer.run if masters else reader.run)(
                 lambda db: admit(SqliteSession(db), masters, separate, moves_keys=moves_keys)
             )
-            store._keys.separate = separate
-            await store._select(SELECT_SEQUENCE)
+            store.use_key_store()
+            await reader.run_alone(lambda db: SqliteSession(db).select(SELECT_SEQUENCE))
             store._probe = None if is_in_memory else queries.VersionProbe(database)
             await store.resume_erasure()
         except OSError as exc:
