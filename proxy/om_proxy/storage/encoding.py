@@ -13,12 +13,9 @@ from msgspec.structs import force_setattr, replace
 from om_proxy.common.apis import API_NAMES, ApiName
 from om_proxy.common.errors import UnopenedText
 from om_proxy.memory.ledger import EMPTY_LEDGER, ThreadLedger
-from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.lifecycle.observable import answered_chunks, unobserved_tokens
 from om_proxy.memory.model import (
     Beginning,
-    Failures,
-    Key,
     Memory,
     Message,
     Part,
@@ -316,34 +313,14 @@ def decode_text(value: str | bytes) -> str:
         return replace_halves(value.decode("utf-8", "surrogatepass"))
 
 
-class ResourceSums(NamedTuple):
-    """The tokens of a thread that are summed up over its resource; see `ThreadBacklog`."""
-
-    pending_tokens: int
-    unobserved_tokens: int
-    chunked_tokens: int
-
-
-def sum_for_resource(memory: Memory) -> ResourceSums:
-    """Return the sums that every commit writes in the thread's row. Of a thread that has its own
-    log, only the tokens of its tail count, for lists."""
+def sum_for_resource(memory: Memory) -> tuple[int, int, int]:
+    """Return the tokens that every commit writes in the thread's row, to be summed up over its
+    resource: `pending`, `fresh` and `chunked`, which `ThreadBacklog` explains. Of a thread that has
+    its own log, only the tokens of its tail count, for lists."""
     if memory.scope == "thread":
-        return ResourceSums(memory.pending_tokens, 0, 0)
+        return memory.pending_tokens, 0, 0
     chunked = sum(chunk.source_tokens for chunk in answered_chunks(memory))
-    return ResourceSums(memory.pending_tokens, unobserved_tokens(memory), chunked)
-
-
-def decode_backlog(
-    key: Key,
-    turn_at: float | None,
-    sums: ResourceSums,
-    failure_count: int,
-    retry_at: float,
-    is_suspended: bool,
-) -> ThreadBacklog:
-    """Return one thread of `Store.resource_backlog`."""
-    failures = Failures(failure_count, retry_at, is_suspended)
-    return ThreadBacklog(key=key, turn_at=turn_at or 0.0, failures=failures, **sums._asdict())
+    return memory.pending_tokens, unobserved_tokens(memory), chunked
 
 
 def find_stored_others(memory: Memory) -> str:

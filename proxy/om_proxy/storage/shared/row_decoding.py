@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, get_type_hints
 import msgspec
 
 from om_proxy.common.errors import UnopenedText
+from om_proxy.memory.lifecycle.batches import ThreadBacklog
 from om_proxy.memory.model import (
     Failures,
     Item,
@@ -35,9 +36,7 @@ from om_proxy.memory.value_bounds import (
     PastSeconds,
     Seconds,
 )
-from om_proxy.storage import encoding
 from om_proxy.storage.encoding import (
-    ResourceSums,
     decode_api,
     decode_calls,
     decode_look_ups,
@@ -379,8 +378,13 @@ def _read_shown_model(model: str | bytes | None) -> str | None:
 def decode_backlog(backlog_rows: Iterable[Row]) -> Backlog:
     """Decode the columns `BACKLOG_COLUMNS`."""
     return tuple(
-        encoding.decode_backlog(
-            Key(*row[:3]), row[3], ResourceSums(*row[4:7]), row[7], row[8], bool(row[9])
+        ThreadBacklog(
+            key=Key(*row[:3]),
+            turn_at=row[3] or 0.0,
+            pending_tokens=row[4],
+            unobserved_tokens=row[5],
+            chunked_tokens=row[6],
+            failures=Failures(row[7], row[8], bool(row[9])),
         )
         for row in backlog_rows
     )
