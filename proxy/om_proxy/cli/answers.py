@@ -147,6 +147,13 @@ def print_text(text: str | None) -> None:
     print(escape_text(text or ""))
 
 
+def print_section(heading: str, text: str | None) -> None:
+    """Print a blank line, a heading, and the text below it."""
+    print_text("")
+    print_heading(heading)
+    print_text(text)
+
+
 def print_way_on(cursor: str | None) -> None:
     """Say on stderr how to read on, so that a pipe gets the list alone."""
     if cursor is not None:

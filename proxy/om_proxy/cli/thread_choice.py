@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 
-from om_proxy.cli.answers import escape_line, render_time
+from om_proxy.cli.answers import escape_line, print_table, render_time
 from om_proxy.common.errors import NotFound, UsageError
 from om_proxy.management.api.requests import normalize_stored_name
 from om_proxy.memory.model import Key
@@ -52,6 +52,15 @@ async def find_tenant(store: ThreadLists, named: str, *, is_exact: bool = False)
 def shorten_tenant(tenant: str) -> str:
     """Return the beginning of the 64 hex digits that a tenant without a name of its own has."""
     return tenant[:SHOWN_HEX_DIGITS] if _HEX_TENANT.fullmatch(tenant) else tenant
+
+
+def print_tenants_table(columns: Sequence[str], rows: Iterable[tuple[Sequence[str], str]]) -> None:
+    """Print a table of rows, each with its tenant: in a column if there are several."""
+    listed = list(rows)
+    if len({tenant for _, tenant in listed}) > 1:
+        columns = (*columns, "tenant")
+        listed = [((*cells, shorten_tenant(tenant)), tenant) for cells, tenant in listed]
+    print_table(columns, [cells for cells, _ in listed])
 
 
 async def read_tenants(store: ThreadLists, limit: int) -> AsyncIterator[str]:

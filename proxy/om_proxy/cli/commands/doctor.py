@@ -36,6 +36,11 @@ from om_proxy.settings.config import (
     render_value,
 )
 
+MAX_PRICE_TABLE_AGE_DAYS = 180
+SECONDS_PER_DAY = 86_400
+# some installers give every file one time from before the table was written
+EARLIEST_PLAUSIBLE_S = 1_600_000_000.0  # September 2020
+
 
 def run(options: argparse.Namespace) -> int:
     """Examine servers, credentials and threads, and print the findings. Return DONE if everything
@@ -148,12 +153,6 @@ def render_findings(findings: Iterable[Finding]) -> list[str]:
     working = [item for works, item in items if works]
     lines = ["", "needs attention:", *broken] if broken else ["", "nothing needs attention"]
     return [*lines, "", "works:", *working] if working else lines
-
-
-MAX_PRICE_TABLE_AGE_DAYS = 180
-SECONDS_PER_DAY = 86_400
-# some installers give every file one time from before the table was written
-EARLIEST_PLAUSIBLE_S = 1_600_000_000.0  # September 2020
 
 
 def examine_ranks(model: str | None) -> Finding:

@@ -217,11 +217,7 @@ def estimate_dollars(policy: Policy, memory: Memory, tokens: int) -> float | Non
 
 
 def render_plan(tally: Tally, options: argparse.Namespace) -> Iterator[str]:
-    threads, messages = (
-        render_count(tally.threads, "thread"),
-        render_count(tally.messages, "message"),
-    )
-    yield f"would be imported: {threads} with {messages}, about {render_number(tally.tokens)} tokens"
+    yield f"would be imported: {_render_size(tally)}, about {render_number(tally.tokens)} tokens"
     if options.notes == "now":
         known = [cost for cost in tally.costs if cost is not None]
         cost = f"about ${sum(known):.2f}" if len(known) == len(tally.costs) else "at unknown price"
@@ -230,11 +226,7 @@ def render_plan(tally: Tally, options: argparse.Namespace) -> Iterator[str]:
 
 
 def render_result(tally: Tally, options: argparse.Namespace) -> Iterator[str]:
-    threads, messages = (
-        render_count(tally.threads, "thread"),
-        render_count(tally.messages, "message"),
-    )
-    yield f"imported: {threads} with {messages}"
+    yield f"imported: {_render_size(tally)}"
     if tally.present:
         yield f"already there: {render_count(tally.present, 'thread')}"
     if tally.refused:
@@ -246,6 +238,11 @@ def render_result(tally: Tally, options: argparse.Namespace) -> Iterator[str]:
             "no notes yet: the next request of a thread has them made, or `om-proxy notes observe "
             "THREAD --all`"
         )
+
+
+def _render_size(tally: Tally) -> str:
+    threads = render_count(tally.threads, "thread")
+    return f"{threads} with {render_count(tally.messages, 'message')}"
 
 
 def _render_counts(tally: Tally) -> Iterator[str]:

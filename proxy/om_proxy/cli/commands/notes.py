@@ -18,6 +18,7 @@ from om_proxy.cli.answers import (
     print_fields,
     print_heading,
     print_json,
+    print_section,
     print_table,
     print_text,
     render_count,
@@ -54,6 +55,14 @@ from om_proxy.memory.model import Key
 from om_proxy.wire.apis.message_parts import summarize_message
 
 GENERATION_COLUMNS = ("generation", "entries", "condensed", "tokens", "newest")
+# until the work has ended: the process ends with the command, and `background.call_timeout` bounds
+# each call of a memory model
+NO_LIMIT_S = 1e6
+DEFAULT_EDITOR = "notepad" if sys.platform == "win32" else "vi"
+NO_MODEL_MESSAGE = (
+    "memory.model is auto or inherit, and clients' credentials are not stored: set memory.model, or "
+    "upstream[].api_key, or ask the running server by its admin API"
+)
 
 
 async def show(api: LocalApi, options: argparse.Namespace) -> int:
@@ -73,9 +82,7 @@ def print_log(notes: Notes) -> None:
     age = "current" if notes.is_current else "older"
     print_heading(f"generation {notes.generation} ({age}), through message {notes.coverage}")
     for pin in notes.pins:
-        print_text("")
-        print_heading(f"pinned [{pin.id}], {render_time(pin.at)}, by {pin.by}")
-        print_text(pin.text)
+        print_section(f"pinned [{pin.id}], {render_time(pin.at)}, by {pin.by}", pin.text)
     if not notes.log:
         print_text("\nno active notes yet")
     for entry in notes.log:
@@ -84,16 +91,13 @@ def print_log(notes: Notes) -> None:
         print_entry_text(chunk)
     if reflection := notes.reflection:
         sources = ", ".join(map(str, reflection.sources))
-        print_text("")
-        print_heading(
-            f"reflection that waits to replace {sources}, {render_number(reflection.tokens)} tokens"
+        print_section(
+            f"reflection that waits to replace {sources}, {render_number(reflection.tokens)} tokens",
+            reflection.text,
         )
-        print_text(reflection.text)
     for name, text in (("current task", notes.task), ("suggestion", notes.suggestion)):
         if text:
-            print_text("")
-            print_heading(name)
-            print_text(text)
+            print_section(name, text)
 
 
 def print_entry_text(entry: Entry) -> None:
@@ -101,12 +105,11 @@ def print_entry_text(entry: Entry) -> None:
     name = entry.kind
     if isinstance(entry, Chunk):
         name = f"chunk that {'the next request activates' if entry.activates else 'waits'}"
-    print_text("")
-    print_heading(
+    print_section(
         f"[{entry.id}] {name}, {render_time(entry.at)}, {render_number(entry.tokens)} tokens from "
-        f"{render_number(entry.source_tokens)}, by {entry.model}"
+        f"{render_number(entry.source_tokens)}, by {entry.model}",
+        entry.text,
     )
-    print_text(entry.text)
 
 
 def print_provenance(answer: EntryProvenance) -> None:
@@ -126,12 +129,11 @@ def print_provenance(answer: EntryProvenance) -> None:
 
 def print_message(message: SourceMessage) -> None:
     speaker, texts = summarize_message(bytes(message.raw or b""), message.api)
-    print_text("")
-    print_heading(
+    print_section(
         f"{message.seq} {speaker}{render_api(message.api)}, {render_time(message.at)}, "
-        f"{render_number(message.tokens)} tokens"
+        f"{render_number(message.tokens)} tokens",
+        "\n".join(texts),
     )
-    print_text("\n".join(texts))
 
 
 def print_generations(answer: GenerationList) -> None:
@@ -146,16 +148,6 @@ def print_generations(answer: GenerationList) -> None:
         for generation in answer.items
     )
     print_table(GENERATION_COLUMNS, rows)
-
-
-# until the work has ended: the process ends with the command, and `background.call_timeout` bounds
-# each call of a memory model
-NO_LIMIT_S = 1e6
-DEFAULT_EDITOR = "notepad" if sys.platform == "win32" else "vi"
-NO_MODEL_MESSAGE = (
-    "memory.model is auto or inherit, and clients' credentials are not stored: set memory.model, or "
-    "upstream[].api_key, or ask the running server by its admin API"
-)
 
 
 async def edit(api: LocalApi, options: argparse.Namespace) -> int:

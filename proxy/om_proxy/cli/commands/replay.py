@@ -117,7 +117,7 @@ def play_subjects(
     found: Sequence[tuple[Path, Subject]], model: Model | None, options: argparse.Namespace
 ) -> list[Result] | None:
     """Play all; None if the user does not want the model asked."""
-    progress = Progress() if sys.stderr.isatty() else None
+    progress = show_played if sys.stderr.isatty() else None
     subjects = [subject for _, subject in found]
     if model is None:
         return replay(subjects, progress)
@@ -151,12 +151,10 @@ def render_plan(plan: ModelPlan) -> Iterator[str]:
         yield f"at {each}, about ${plan.dollars:.2f}."
 
 
-class Progress:
-    """A line on the terminal that says how far the replay is."""
-
-    def __call__(self, done: int, of: int) -> None:
-        end = "\r" if done < of else "\r\033[K"
-        print(f"played {done} of {of}", end=end, file=sys.stderr, flush=True)
+def show_played(done: int, of: int) -> None:
+    """Say in a line on the terminal how far the replay is."""
+    end = "\r" if done < of else "\r\033[K"
+    print(f"played {done} of {of}", end=end, file=sys.stderr, flush=True)
 
 
 def name_conversation(conversation: Conversation, options: argparse.Namespace) -> str:

@@ -6,7 +6,6 @@ import argparse
 
 from om_proxy.cli.answers import (
     print_json,
-    print_table,
     print_way_on,
     render_money,
     render_number,
@@ -14,7 +13,7 @@ from om_proxy.cli.answers import (
 )
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, print_error
-from om_proxy.cli.thread_choice import find_tenant, shorten_tenant
+from om_proxy.cli.thread_choice import find_tenant, print_tenants_table
 from om_proxy.common.errors import NotFound
 from om_proxy.management.api.routes.stats import (
     StatsAnswer,
@@ -55,14 +54,8 @@ async def find_counted_tenant(store: ThreadLists, named: str | None) -> str | No
 def print_stats(answer: StatsAnswer) -> None:
     if not answer.items:
         print_error("no turn is counted yet")
-    has_several = len({line.tenant for line in answer.items}) > 1
-    print_table(
-        (answer.by, *COLUMNS, *(["tenant"] if has_several else [])),
-        (
-            (*render_line(line), *([shorten_tenant(line.tenant or "")] if has_several else []))
-            for line in answer.items
-        ),
-    )
+    rows = ((render_line(line), line.tenant or "") for line in answer.items)
+    print_tenants_table((answer.by, *COLUMNS), rows)
     if any(not line.ledger.priced for line in answer.items):
         print_error(
             "of some models no price is known: they are left out of the sums, and ? stands for none"

@@ -31,6 +31,8 @@ from om_proxy.storage.contract.status import StoreStatus
 from om_proxy.storage.encryption.key_store import EncryptedStore
 
 STATEMENT_TIMEOUT_S = 60.0  # no request waits for these
+# of a log that the server may have rewritten a moment ago, or refuses to rewrite
+ERASURE_TIMEOUT_S = 300.0
 
 
 def copy(options: argparse.Namespace) -> int:
@@ -132,10 +134,6 @@ def report_copy(result: CopyResult, *, verified: bool) -> int:
 def _report_keys(keys: Sequence[Key], what: str) -> None:
     if keys:
         print_error(f"{len(keys)} threads {what}: {escape_line(show_names(list(keys)))}")
-
-
-# of a log that the server may have rewritten a moment ago, or refuses to rewrite
-ERASURE_TIMEOUT_S = 300.0
 
 
 def rekey(options: argparse.Namespace) -> int:

@@ -46,6 +46,13 @@ if TYPE_CHECKING:
     from om_proxy.storage.postgres.rewriting import Table, TableRewriter
 
 LOCK_TIMEOUT_S = 5.0
+MAX_LISTED_FAULTS = 100
+_STATES = {"repaired": "repaired", "repairable": "--repair computes it anew", "lasting": "stays"}
+BYTES_PER_MB = 2**20
+WARNING = (
+    "each table is locked while it is rewritten: chat goes on without memory meanwhile, and turns "
+    "wait. The disk needs room for the largest table a second time."
+)
 
 
 def back_up(options: argparse.Namespace) -> int:
@@ -93,10 +100,6 @@ def find_keys(settings: Settings) -> Path | None:
     if not file.is_file():
         raise UsageError(f"storage.keys_url names {file}, which does not exist")
     return file
-
-
-MAX_LISTED_FAULTS = 100
-_STATES = {"repaired": "repaired", "repairable": "--repair computes it anew", "lasting": "stays"}
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -218,13 +221,6 @@ async def make_vectors(settings: Settings, store: Store) -> int:
         litellm.close()
     print(f"made: {render_count(count, 'vector')}")
     return DONE
-
-
-BYTES_PER_MB = 2**20
-WARNING = (
-    "each table is locked while it is rewritten: chat goes on without memory meanwhile, and turns "
-    "wait. The disk needs room for the largest table a second time."
-)
 
 
 def erase(options: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ from om_proxy.cli.answers import (
     print_fields,
     print_heading,
     print_json,
+    print_section,
     print_table,
     print_text,
     print_way_on,
@@ -22,7 +23,13 @@ from om_proxy.cli.answers import (
 from om_proxy.cli.doctor.store import explain_cause
 from om_proxy.cli.exit_status import DONE
 from om_proxy.cli.store_command import LocalApi, ask_and_print, print_error, read_file
-from om_proxy.cli.thread_choice import find_tenant, find_thread, read_tenants, shorten_tenant
+from om_proxy.cli.thread_choice import (
+    find_tenant,
+    find_thread,
+    print_tenants_table,
+    read_tenants,
+    shorten_tenant,
+)
 from om_proxy.common.errors import UsageError
 from om_proxy.management.api.routes.context import (
     ContextAnswer,
@@ -37,6 +44,8 @@ from om_proxy.management.api.routes.threads import ThreadLine, ThreadList, Threa
 from om_proxy.wire.apis.message_parts import summarize_message
 
 COLUMNS = ("thread", "resource", "messages", "last used", "saved", "memory work", "title")
+MAX_SEARCHED_TENANTS = 100
+PART_COLUMNS = ("part", "tokens", "prompt cache")
 
 
 async def show(api: LocalApi, options: argparse.Namespace) -> int:
@@ -52,12 +61,7 @@ def print_threads(answer: ThreadList) -> None:
     """Print one page of the list."""
     if not answer.items:
         print_error("there are no such threads")
-    has_several = len({line.tenant for line in answer.items}) > 1
-    rows = ((*render_row(line), shorten_tenant(line.tenant)) for line in answer.items)
-    columns = (*COLUMNS, "tenant")
-    print_table(
-        columns if has_several else COLUMNS, (row if has_several else row[:-1] for row in rows)
-    )
+    print_tenants_table(COLUMNS, ((render_row(line), line.tenant) for line in answer.items))
     print_way_on(answer.cursor)
 
 
@@ -142,9 +146,6 @@ def render_failures(status: ThreadStatus) -> str:
     work = render_work(status.failures, is_parked=status.parked)
     next_try = f"; next try at {render_time(status.retry_at)}" if status.retry_at else ""
     return f"{work}, {render_count(status.failures, 'failure')} in a row: {cause}{next_try}"
-
-
-MAX_SEARCHED_TENANTS = 100
 
 
 def print_messages(answer: MessageList) -> None:
@@ -263,9 +264,6 @@ def print_summary(answer: FoundList) -> None:
         print_error("nothing found; try other words")
 
 
-PART_COLUMNS = ("part", "tokens", "prompt cache")
-
-
 async def show_context(api: LocalApi, options: argparse.Namespace) -> int:
     """Print the parts of the prompt, and its messages."""
     body = read_file(options.request) if options.request else None
@@ -286,9 +284,7 @@ def print_context(answer: ContextAnswer) -> None:
     print_table(PART_COLUMNS, rows)
     for raw in answer.messages:
         speaker, texts = summarize_message(bytes(raw), answer.api)
-        print_text("")
-        print_heading(speaker)
-        print_text("\n".join(texts))
+        print_section(speaker, "\n".join(texts))
 
 
 def render_decisions(answer: ContextAnswer) -> Iterator[tuple[str, str]]:
