@@ -15,9 +15,7 @@ from om_proxy.wire.upstream.connection import Connection
 
 
 def route(scheme: str = "http") -> single_write.Route:
-    return single_write.RouteCache().get(
-        "POST", f"{scheme}://127.0.0.1:8080/v1/chat/completions?q=%20"
-    )
+    return single_write.make_route("POST", f"{scheme}://127.0.0.1:8080/v1/chat/completions?q=%20")
 
 
 async def test_head() -> None:
@@ -29,7 +27,7 @@ async def test_head() -> None:
     begin = b"POST /v1/chat/completions?q=%20 HTTP/1.1\r\nhost: 127.0.0.1:8080\r\n"
     assert head == begin + b"x-a: \xe9\r\nX-A: \r\ncontent-length: 2\r\n\r\n"
     assert (
-        single_write.RouteCache().get("PUT", "https://h.test:443").first_lines
+        single_write.make_route("PUT", "https://h.test:443").first_lines
         == b"PUT / HTTP/1.1\r\nhost: h.test\r\n"
     )
 
@@ -43,19 +41,6 @@ async def test_a_header_with_a_line_break(bad: bytes, where: int) -> None:
         single_write.encode_head(route(), [(b"x", b"y"), item])
 
 
-async def test_routes_are_bounded() -> None:
-    """The number of routes is bounded, because each query of a client makes a new one."""
-    routes = single_write.RouteCache()
-    first = routes.get("POST", "http://h.test/?0")
-    assert routes.get("POST", "http://h.test/?0") is first
-    for n in range(3 * single_write.MAX_CACHED_ROUTES):
-        routes.get("POST", f"http://h.test/?{n}")
-    assert len(routes._routes) <= single_write.MAX_CACHED_ROUTES
-    before = dict(routes._routes)
-    assert routes.get("POST", "http://h.test/?" + "q" * 60_000).first_lines.count(b"q") == 60_000
-    assert routes._routes == before
-
-
 @pytest.mark.parametrize(
     ("url", "error"),
     [("http://[broken", aiohttp.InvalidURL), ("ftp://h.test/", aiohttp.NonHttpUrlClientError), ("/v1", aiohttp.ClientError)],
@@ -63,7 +48,7 @@ async def test_routes_are_bounded() -> None:
 async def test_no_route(url: str, error: type[Exception]) -> None:
     """An address that is not a model server's raises aiohttp's own error."""
     with pytest.raises(error):
-        single_write.RouteCache().get("POST", url)
+        single_write.make_route("POST", url)
 
 
 class FakeConnection:

@@ -11,7 +11,11 @@ import pytest
 from om_proxy.common.errors import UpstreamTimeout
 from om_proxy.wire.upstream import Upstream, UpstreamResponse
 from om_proxy.wire.upstream.connection import Connection
-from om_proxy.wire.upstream.transport import MAX_SINGLE_WRITE_BYTES
+from om_proxy.wire.upstream.transport import (
+    MAX_CACHED_ROUTES,
+    MAX_SINGLE_WRITE_BYTES,
+    AiohttpTransport,
+)
 from tests.support.upstream_server import run_upstream_server, script_answer
 
 CONNECT_TIMEOUT_S = 0.2
@@ -59,3 +63,17 @@ async def send(upstream: Upstream, base: str, body: bytes) -> UpstreamResponse:
         connect_timeout_s=CONNECT_TIMEOUT_S,
         read_timeout_s=READ_TIMEOUT_S,
     )
+
+
+async def test_routes_are_bounded() -> None:
+    """The number of routes is bounded, because each query of a client makes a new one."""
+    transport = AiohttpTransport()
+    find, count = transport._find_route, transport._make_cached_route.cache_info
+    first = find("POST", "http://h.test/?0")
+    assert find("POST", "http://h.test/?0") is first
+    for n in range(3 * MAX_CACHED_ROUTES):
+        find("POST", f"http://h.test/?{n}")
+    before = count()
+    assert before.currsize <= MAX_CACHED_ROUTES
+    assert find("POST", "http://h.test/?" + "q" * 60_000).first_lines.count(b"q") == 60_000
+    assert count() == before

@@ -208,26 +208,19 @@ def _list_ends(end: int, gap_bytes: int, raws: Sequence[bytes]) -> Iterator[int]
     return islice(accumulate(map(gap_bytes.__add__, map(len, raws)), initial=end), 1, None)
 
 
-class Splits:
+class Splits(BoundedCache[Hashable, Split]):
     """The last split of each thread, within a bound of bytes. The least recently used ones are
     dropped."""
 
     def __init__(self, max_bytes: int = MAX_SPLITS_BYTES) -> None:
-        self._splits: BoundedCache[Hashable, Split] = BoundedCache(max_bytes=max_bytes)
-        self._max_bytes = max_bytes
-
-    def get(self, key: Hashable) -> Split | None:
-        return self._splits.get(key)
-
-    def clear(self) -> None:
-        self._splits.clear()
+        super().__init__(max_bytes=max_bytes)
 
     def keep(self, key: Hashable, split: Split | None) -> None:
         """Replace the thread's split. None removes it."""
         if split is None or split.size > self._max_bytes:  # and drops no other
-            self._splits.pop(key)
+            self.pop(key)
         else:
-            self._splits.put(key, split, split.size)
+            self.put(key, split, split.size)
 
 
 # ── units that are not messages ───────────────────────────────────────────────────────────────────

@@ -37,8 +37,6 @@ READ_OPTIONS: dict[str, Any] = {  # the session has the same
     "max_field_size": MAX_HEADER_LINE_BYTES,
     "max_headers": MAX_HEADER_LINES,
 }
-MAX_CACHED_ROUTES = 256  # bounded, because each query of a client makes a new one
-MAX_CACHED_URL_CHARS = 2_048
 # bytes of a body that may be unsent below TLS, which does not tell their number
 MAX_HIDDEN_UNSENT_BYTES = 1 << 16
 # a repeated request means the same as one (RFC 9110 9.2.2)
@@ -70,27 +68,9 @@ class Route:
     has_empty_response: bool  # whatever length the response's head announces
 
 
-class RouteCache:
-    """The routes used lately, by method and address."""
-
-    def __init__(self) -> None:
-        self._routes: dict[tuple[str, str], Route] = {}
-
-    def get(self, method: str, url: str) -> Route:
-        """Return the route. Raises aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError for another
-        scheme, or ValueError for an invalid method."""
-        key = (method, url)
-        route = self._routes.get(key)
-        if route is None and len(url) > MAX_CACHED_URL_CHARS:
-            return _make_route(method, url)
-        if route is None:
-            if len(self._routes) >= MAX_CACHED_ROUTES:
-                self._routes.clear()
-            route = self._routes[key] = _make_route(method, url)
-        return route
-
-
-def _make_route(method: str, url: str) -> Route:
+def make_route(method: str, url: str) -> Route:
+    """Make the route. Raises aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError for another scheme,
+    or ValueError for an invalid method."""
     try:
         address = URL(url, encoded=True)
     except ValueError as exc:

@@ -23,6 +23,8 @@ from om_proxy.wire.upstream.connection import Connection
 
 MAX_SINGLE_WRITE_BYTES = 1 << 20  # of a body that is joined to its head and written at once
 BODY_PIECE_BYTES = 1 << 18  # of a larger body
+MAX_CACHED_ROUTES = 256  # bounded, because each query of a client makes a new one
+MAX_CACHED_URL_CHARS = 2_048
 
 # the errors of aiohttp and of the system; RuntimeError: the session was closed meanwhile
 AIOHTTP_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, RuntimeError)
@@ -47,7 +49,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._routes = single_write.RouteCache()
+        self._make_cached_route = lru_cache(MAX_CACHED_ROUTES)(single_write.make_route)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         timeout = request.extensions.get("timeout", {})
@@ -115,7 +117,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             raise httpx.NetworkError("RuntimeError")
         try:
             response = await single_write.send_request(
-                session.connector, self._routes.get(method, url), headers, content, timeouts
+                session.connector, self._find_route(method, url), headers, content, timeouts
             )
         except AIOHTTP_ERRORS as exc:
             raise _convert_error(exc) from exc
@@ -124,6 +126,11 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         return RawResponse(
             response.status, response.headers, _ResponseBody(response.content, response.close)
         )
+
+    def _find_route(self, method: str, url: str) -> single_write.Route:
+        is_cached = len(url) <= MAX_CACHED_URL_CHARS
+        make_route = self._make_cached_route if is_cached else single_write.make_route
+        return make_route(method, url)
 
     async def aclose(self) -> None:
         if self._session is not None:

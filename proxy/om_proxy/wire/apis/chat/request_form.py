@@ -61,31 +61,22 @@ _members = msgspec.json.Decoder(dict[str, Raw])
 _any = msgspec.json.Decoder()
 _encode = msgspec.json.encode
 
-
-class _RequestForms:
-    """A cache of messages in the form of a request. A stored message goes into many prompts."""
-
-    def __init__(self) -> None:
-        self._cached: BoundedCache[bytes, bytes] = BoundedCache(max_bytes=MAX_WRITTEN_BYTES)
-
-    def __call__(self, raw: bytes) -> bytes:
-        """Return the message in the form of a request: the very same bytes for most; LEFT_OUT for a
-        reply that says nothing. What cannot be read stays as it is."""
-        if raw.startswith(USUAL_START) and raw.count(b'"') == USUAL_QUOTES and raw.endswith(b'"}'):
-            return LEFT_OUT if BLANK_END.match(raw, len(USUAL_START)) else raw
-        written = self._cached.get(raw)
-        if written is None:
-            written = reshape_message(raw)
-            size = len(raw) if written is raw else len(raw) + len(written)
-            self._cached.put(raw, written, size)
-        return written
-
-    def clear(self) -> None:
-        self._cached.clear()
+# A stored message goes into many prompts.
+_forms_by_raw: BoundedCache[bytes, bytes] = BoundedCache(max_bytes=MAX_WRITTEN_BYTES)
+drop_request_forms = _forms_by_raw.clear
 
 
-write_request_form = _RequestForms()
-drop_request_forms = write_request_form.clear
+def write_request_form(raw: bytes) -> bytes:
+    """Return the message in the form of a request: the very same bytes for most; LEFT_OUT for a
+    reply that says nothing. What cannot be read stays as it is."""
+    if raw.startswith(USUAL_START) and raw.count(b'"') == USUAL_QUOTES and raw.endswith(b'"}'):
+        return LEFT_OUT if BLANK_END.match(raw, len(USUAL_START)) else raw
+    written = _forms_by_raw.get(raw)
+    if written is None:
+        written = reshape_message(raw)
+        size = len(raw) if written is raw else len(raw) + len(written)
+        _forms_by_raw.put(raw, written, size)
+    return written
 
 
 def reshape_message(raw: bytes) -> bytes:
