@@ -36,7 +36,7 @@ from om_proxy.wire.apis.chat.look_ups.splice import StreamSplice
 from om_proxy.wire.apis.chat.look_ups.whole_splice import WholeSplice, may_call_tools
 from om_proxy.wire.apis.chat.plain_form import write_plain_body
 from om_proxy.wire.apis.chat.reply import ChatReplyReader, DoneFinder
-from om_proxy.wire.apis.chat.request_form import drop_request_forms, write_request_form
+from om_proxy.wire.apis.chat.request_form import drop_request_forms
 from om_proxy.wire.apis.request_members import (
     MAX_MESSAGES_OF_ONE_TURN,
     UNSET_VALUES,
@@ -137,6 +137,8 @@ class ChatApi:
     references = None
     read_tool_use = staticmethod(recall_tool.read_tool_use)
     write_tool = staticmethod(recall_tool.write_tool)
+    offer_tool = staticmethod(recall_tool.offer_tool)
+    write_round = staticmethod(recall_tool.write_round)
     write_answer = staticmethod(recall_tool.write_answer)
     create_stream_splice = StreamSplice
     create_whole_splice = WholeSplice
@@ -212,24 +214,6 @@ class ChatApi:
             layout,
         )
         return replace_messages(request, messages)
-
-    @staticmethod
-    def offer_tool(request: Request, body: bytes, tool: str, *, has_threads: bool) -> bytes:
-        tool_json = recall_tool.write_tool(tool, has_threads=has_threads)
-        return recall_tool.offer_tool(request, body, tool_json)
-
-    @staticmethod
-    def write_round(
-        body: bytes,
-        tool: str | None,
-        messages: Sequence[bytes],
-        *,
-        has_threads: bool,
-        may_call: bool = True,
-    ) -> bytes:
-        tool_json = recall_tool.write_tool(tool, has_threads=has_threads) if tool else None
-        written = [write_request_form(raw) for raw in messages]
-        return recall_tool.write_round(body, tool_json, written, may_call=may_call)
 
 
 CHAT: Api = ChatApi()

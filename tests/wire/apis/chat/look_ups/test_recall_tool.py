@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -22,8 +23,13 @@ from om_proxy.wire.apis.registry import CHAT
 from om_proxy.wire.apis.request_members import replace_messages
 from tests.docs.reference import ROOT
 
-TOOL = b'{"t":1}'
+TOOL = "recall"
+TOOL_JSON = write_tool(TOOL, has_threads=True)
 MESSAGES = b'"messages": [ {"role":"user","content":"x"} ]'
+
+
+def write(body: bytes, tool: str | None, messages: Sequence[bytes] = (), **more: bool) -> bytes:
+    return write_round(body, tool, messages, has_threads=True, **more)
 
 
 @pytest.mark.parametrize(
@@ -50,9 +56,9 @@ def test_the_tool_is_the_last_one(body: bytes, written: bytes | None) -> None:
     that was sent twice the last one counts."""
     if written is None:
         with pytest.raises(Unreadable):
-            write_round(body, TOOL, ())
+            write(body, TOOL)
     else:
-        assert write_round(body, TOOL, ()) == written
+        assert write(body, TOOL) == written.replace(b'{"t":1}', TOOL_JSON)
 
 
 REWRITTEN_MESSAGES = [b'{"role":"user","content":"a longer text"}', b'{"role":"assistant"}']
@@ -84,23 +90,23 @@ def test_offering_writes_the_first_round(
         request = CHAT.parse_request(body, split)
         assert len(request.frame) < len(body) or split is None
     written = replace_messages(request, REWRITTEN_MESSAGES) if is_rewritten else body
-    assert offer_tool(request, written, TOOL) == write_round(written, TOOL, ())
+    assert offer_tool(request, written, TOOL, has_threads=True) == write(written, TOOL)
 
 
 def test_a_later_round() -> None:
     """The messages of the rounds before stand behind the client's own; nothing else changes, so the
     first round is its beginning."""
     body = b'{"model":"m",%s,"tools":[{"a":1}]}' % MESSAGES
-    first = write_round(body, TOOL, ())
-    second = write_round(body, TOOL, (b'{"n":1}', b'{"n":2}'))
+    first = write(body, TOOL)
+    second = write(body, TOOL, (b'{"n":1}', b'{"n":2}'))
     assert second == first.replace(b" ]", b',{"n":1},{"n":2}]', 1)
-    assert write_round(body, None, (b'{"n":1}',)).endswith(b'{"n":1}],"tools":[{"a":1}]}')
+    assert write(body, None, (b'{"n":1}',)).endswith(b'{"n":1}],"tools":[{"a":1}]}')
 
 
 @pytest.mark.parametrize(("tools", "choice"), [(b"", b'"none"'), (b'"tools":[{"a":1}],', None)])
 def test_the_last_round_must_not_call(tools: bytes, choice: bytes | None) -> None:
     """A client with tools of its own may still have them called."""
-    written = json.loads(write_round(b"{%s%s}" % (tools, MESSAGES), TOOL, (), may_call=False))
+    written = json.loads(write(b"{%s%s}" % (tools, MESSAGES), TOOL, may_call=False))
     assert written.get("tool_choice") == (choice and json.loads(choice))
 
 

@@ -189,41 +189,45 @@ def _list_tool_names(tools: bytes) -> Iterator[str]:
                 yield holder["name"]
 
 
-def offer_tool(request: Request, body: bytes, tool: bytes) -> bytes:
-    """Return `body` with the tool after the client's. `body`: the request's, or the same with other
-    messages. Only the request's frame is read: its known messages are not. Raise Unreadable."""
+def offer_tool(request: Request, body: bytes, tool: str, *, has_threads: bool) -> bytes:
+    """Return `body` with the tool after the client's. Only the request's frame is read: its known
+    messages are not. Raise Unreadable."""
+    tool_json = write_tool(tool, has_threads=has_threads)
     frame = request.readable  # of the length of the frame
     try:
         members = split_members(request)
     except (ValueError, RecursionError) as exc:
         raise Unreadable("the body is no JSON object") from exc
     if "tools" not in members and (end := body.rstrip()).endswith(b"}"):
-        return b"".join((end[:-1].rstrip(), b',"tools":[', tool, b"]}"))
+        return b"".join((end[:-1].rstrip(), b',"tools":[', tool_json, b"]}"))
     tools = find_value_span("tools", members, frame)
     messages = find_value_span("messages", members, frame)
     if tools is None or messages is None:
-        return write_round(body, tool, ())
+        return write_round(body, tool, (), has_threads=has_threads)
     shift = len(body) - len(frame) if tools.start > messages.start else 0
     start, stop = tools.start + shift, tools.stop + shift
-    return b"".join((body[:start], _add_item(body[start:stop], tool), body[stop:]))
+    return b"".join((body[:start], _add_item(body[start:stop], tool_json), body[stop:]))
 
 
 def write_round(
-    body: bytes, tool: bytes | None, messages: Sequence[bytes], *, may_call: bool = True
+    body: bytes,
+    tool: str | None,
+    messages: Sequence[bytes],
+    *,
+    has_threads: bool,
+    may_call: bool = True,
 ) -> bytes:
-    """Return the body of a round: the client's, with the tool and with more messages after its own.
-    Raise Unreadable for a body that cannot be written again.
-
-    `tool`: None for a round without it. `may_call`: False for a round in which the model must not
-    call the tool. Only a client without tools is told so by `tool_choice`: with tools of its own,
-    the model may call those.
-    """
+    """Return the body of a round (`RecallApi.write_round`). Only a client without tools is told by
+    `tool_choice` that the tool must not be called: with tools of its own, the model may call
+    those."""
     if messages:
-        body = _change_member(body, "messages", b",".join(messages), is_list=True)
+        written = b",".join(map(write_request_form, messages))
+        body = _change_member(body, "messages", written, is_list=True)
     if tool is None:
         return body
     must_not_call = not may_call and not _has_own_tools(body)
-    body = _change_member(body, "tools", tool, is_list=True)
+    tool_json = write_tool(tool, has_threads=has_threads)
+    body = _change_member(body, "tools", tool_json, is_list=True)
     if must_not_call:
         body = _change_member(body, "tool_choice", b'"none"', is_list=False)
     return body
