@@ -283,21 +283,19 @@ class Trial:
             self._lessons.count_fruitless(self._clock())
 
 
-class LessonBook:
+class LessonBook(BoundedCache[Hashable, Lessons]):
     """The lessons of one process, by the kind of request."""
 
     def __init__(self) -> None:
-        self._lessons: BoundedCache[Hashable, Lessons] = BoundedCache(
-            max_items=MAX_REMEMBERED_KINDS
-        )
+        super().__init__(max_items=MAX_REMEMBERED_KINDS)
 
     def find(self, kind: Hashable) -> Lessons:
         """Return the lessons of this kind of request: its server, its model, and all else that a
         refusal may depend on."""
-        lessons = self._lessons.get(kind)
+        lessons = self.get(kind)
         if lessons is None:
             lessons = Lessons()
-            self._lessons.put(kind, lessons)
+            self.put(kind, lessons)
         return lessons
 
 

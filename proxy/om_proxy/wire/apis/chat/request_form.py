@@ -7,8 +7,8 @@ upstream differs in this:
   its reasoning but in the members that some servers want back, with their signatures;
 - no reply without a text and without calls: it says nothing, and many servers refuse it. What was
   refused or spoken stands for a text;
-- blocks that a stream brought in pieces are whole, thinking in a content is one part at
-  its beginning, a call has its arguments as a text of JSON, and no `index`;
+- blocks that a stream brought in pieces are whole, thinking in a content is one part at its
+  beginning, a call has its arguments as a text of JSON, and no `index`;
 - no cache marks: those of the client's own messages count, and servers take only a few.
 
 Messages that the client sent in this request are not written here: they keep their bytes.
