@@ -297,8 +297,8 @@ def test_what_is_kept_is_what_is_counted() -> None:
     splits, gap = Splits(), b" " * 100_000 + b","
     for number in range(200):
         splits.keep(number, known(b'{"messages":[' + gap.join(said(9)) + b"]}"))
-    held = sum(len(split.gap) for _, split in splits._splits.items())
-    assert 0 < held <= splits._splits.held_bytes <= MAX_SPLITS_BYTES
+    held = sum(len(split.gap) for _, split in splits.items())
+    assert 0 < held <= splits.held_bytes <= MAX_SPLITS_BYTES
 
 
 def test_a_body_is_not_kept() -> None:
