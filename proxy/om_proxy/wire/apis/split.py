@@ -228,16 +228,14 @@ class Splits(BoundedCache[Hashable, Split]):
 # A transcript numbers units. An element of the API's list may hold several of them, as a user message
 # with two tool results does, or be a part of one, as a call is of a model's step.
 
-# reads one unit out of its elements; the number: of the unit among those of its element
-ReadUnit = Callable[[Sequence[bytes], int], bytes]
-
 NONE_MARKED: array[int] = array("L")
 
 
 class Units(HashedMessages):
     """The units of a request. `elements`: raw, without instructions. `starts`: the element in which
     each unit begins. `marked`: the elements that the API looks for in each request, so that no
-    known one is searched again. A unit is read when it is asked for."""
+    known one is searched again. A unit is read when it is asked for: `read_unit` reads it out of its
+    elements, by its number among the units of its element."""
 
     __slots__ = ("_read_unit", "_units", "elements", "marked", "starts")
 
@@ -245,7 +243,7 @@ class Units(HashedMessages):
         self,
         elements: Sequence[bytes],
         starts: array[int],
-        read_unit: ReadUnit,
+        read_unit: Callable[[Sequence[bytes], int], bytes],
         marked: array[int] = NONE_MARKED,
     ) -> None:
         self.elements = elements

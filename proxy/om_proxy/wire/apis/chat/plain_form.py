@@ -33,7 +33,6 @@ from om_proxy.wire.apis.chat.layout import add_text
 from om_proxy.wire.apis.json_text import replace_lone_surrogates, write_ascii, write_json
 from om_proxy.wire.apis.request_members import replace_messages
 
-NO_ARGUMENTS = "{}"
 LEFT_OUT = b""  # in place of a message that says nothing
 NO_REPLY = b'{"role":"assistant","content":"(no reply)"}'
 SENT_NAME = re.compile(r"[^\s<|\\/>]+")  # OpenAI
@@ -204,7 +203,7 @@ def _write_call(call: ToolCall) -> dict[str, object]:
 
 def _write_function(call: ToolCall) -> dict[str, object]:
     arguments = _write_text(call.arguments).strip()
-    return {"name": _read_name(call), "arguments": arguments or NO_ARGUMENTS}
+    return {"name": _read_name(call), "arguments": arguments or "{}"}
 
 
 def _read_name(call: ToolCall) -> str:

@@ -49,9 +49,6 @@ from om_proxy.wire.apis.split import Units
 MAX_MARKS = 4  # Anthropic refuses more
 MAX_KEPT_SYSTEM_MESSAGES = 32
 MAX_LOADED_STEPS = 16
-UNTIL_NEXT_USER_MESSAGE = "next_user_message"
-REFERENCE = "tool_reference"
-SEARCH_RESULT = "tool_search_tool_result"
 # a message must not end in one of them; the first is that of a text without words
 UNFOLLOWED_KINDS = frozenset({"", "thinking", "redacted_thinking"})
 
@@ -140,7 +137,7 @@ def list_kept_system_messages(sent: Units, in_tail: Set[int]) -> list[bytes]:
         message = parse_object(raw) or {}
         if message.get("role") != "system" or _is_in_tail(element, sent, in_tail):
             continue
-        if message.get("clear_at") != UNTIL_NEXT_USER_MESSAGE:
+        if message.get("clear_at") != "next_user_message":
             kept.setdefault(_read_text_without_digits(message), raw)
     return list(reversed(kept.values()))
 
@@ -184,11 +181,11 @@ def _list_loaded_tools(message: Mapping[str, Any]) -> Iterator[str]:
         found: Any = None
         if is_result(block):
             found = block.get("content")
-        elif isinstance(block, dict) and block.get("type") == SEARCH_RESULT:
+        elif isinstance(block, dict) and block.get("type") == "tool_search_tool_result":
             content = block.get("content")
             found = content.get("tool_references") if isinstance(content, dict) else None
         for item in list_blocks(found):
-            if isinstance(item, dict) and item.get("type") == REFERENCE:
+            if isinstance(item, dict) and item.get("type") == "tool_reference":
                 yield str(item.get("tool_name"))
 
 

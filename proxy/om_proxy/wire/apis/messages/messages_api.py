@@ -57,7 +57,6 @@ from om_proxy.wire.apis.split import (
 PICTURE_WORD = b'"image"'  # nobody escapes it
 SESSION_HEADER = b"x-claude-code-session-id"
 AGENT_HEADER = b"x-claude-code-agent-id"
-COMPACTION = "compaction"
 
 _NULL = Raw(b"null")
 
@@ -173,6 +172,6 @@ def _has_compaction(sent: Units) -> bool:
     for place in list_elements_with(sent, COMPACTION_WORD):
         message = parse_object(sent.elements[place]) or {}
         blocks = reading.list_blocks(message.get("content"))
-        if any(isinstance(block, dict) and block.get("type") == COMPACTION for block in blocks):
+        if any(isinstance(block, dict) and block.get("type") == "compaction" for block in blocks):
             return True
     return False

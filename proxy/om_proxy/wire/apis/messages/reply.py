@@ -19,7 +19,6 @@ from om_proxy.wire.apis.messages.elements import write_element
 from om_proxy.wire.apis.messages.writing import write_value
 from om_proxy.wire.apis.sse import BLANK_LINE, Event, EventEndFinder, compile_naming
 
-ROLE = b'"assistant"'
 # the member of a block that a delta of this type brings a piece of
 TEXT_DELTAS = {
     "text_delta": "text",
@@ -135,7 +134,7 @@ class _StreamedReply(StreamedReply[_Block]):
         """Write the reply; of one that broke off the blocks that are whole, if there are any."""
         whole = [b for _, b in sorted(self._parts.items()) if is_complete or b.is_whole]
         blocks = [write_value(block) for block in (b.join() for b in whole) if block is not None]
-        return write_element(ROLE, blocks) if blocks or is_complete else None
+        return write_element(b'"assistant"', blocks) if blocks or is_complete else None
 
     def _add_event(self, event: Event) -> None:
         if is_too_large(event.data):

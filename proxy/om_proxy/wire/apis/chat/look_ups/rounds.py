@@ -31,7 +31,6 @@ list_decoder = msgspec.json.Decoder(list[Raw])
 any_decoder = msgspec.json.Decoder()
 
 _STRING = re.compile(rb'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
-_NO_ARGUMENTS = "{}"
 # of a usage: what is about the prompt alone, by the names that servers use (memory/token_prices.py)
 _PROMPT_MEMBERS = (
     "prompt_tokens",
@@ -79,7 +78,7 @@ def complete_call(call: Mapping[str, Any], place: int, tool: str) -> dict[str, A
     function = {**(function if isinstance(function, dict) else {}), "name": tool}
     arguments = function.get("arguments")
     if not isinstance(arguments, str) or not arguments.strip():
-        function["arguments"] = _NO_ARGUMENTS
+        function["arguments"] = "{}"
     id_ = call.get("id")
     has_id = isinstance(id_, str) and bool(id_)
     return {
