@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 from om_proxy.agents.embedding import LOCAL_PREFIX
 from om_proxy.agents.model_access.credentials import (
     is_subscription_key,
-    list_models,
     may_find_credential,
 )
 from om_proxy.agents.model_access.llm import Target
-from om_proxy.agents.model_access.targets import NamedModel, choose_model, finds_key
+from om_proxy.agents.model_access.targets import choose_model, finds_key, list_models
 from om_proxy.agents.models import (
     choose_default_model,
     find_abilities,
@@ -385,8 +384,8 @@ def _list_paid_memory_models(
                     continue
                 shares_key = has_shared_key and model.base in (None, shared_base)
                 name = choose_default_model() if model.name == "default" else model.name
-                named = NamedModel(name, base=model.base or shared_base)
-                if model.has_key or shares_key or finds_key(named, environ):
+                named = replace(model, name=name, base=model.base or shared_base)
+                if shares_key or finds_key(named, environ):
                     yield model.name
 
 

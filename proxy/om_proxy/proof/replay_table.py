@@ -157,7 +157,7 @@ def render_block(results: Sequence[Result], names: Mapping[str, str]) -> Iterato
         [
             alone or f"{len(results)} conversations",
             describe_calls(results),
-            describe_all("cache as recorded", "perfect cache", results),
+            describe_caches(results),
         ]
     )
     unit = "dollars" if sums.as_sent.dollars is not None else "prompt tokens"
@@ -250,11 +250,11 @@ def describe_calls(results: Sequence[Result]) -> str:
     return f"{count} call{'s' if count != 1 else ''} · {shown}"
 
 
-def describe_all(yes: str, no: str, results: Sequence[Result]) -> str:
-    having = sum(result.subject.has_usage for result in results)
-    if having == len(results):
-        return yes
-    return no if not having else f"{yes} in {having}, {no} in {len(results) - having}"
+def describe_caches(results: Sequence[Result]) -> str:
+    recorded = sum(result.subject.has_usage for result in results)
+    if recorded in (0, len(results)):
+        return "cache as recorded" if recorded else "perfect cache"
+    return f"cache as recorded in {recorded}, perfect cache in {len(results) - recorded}"
 
 
 def render_amount(bill: Bill) -> str:

@@ -20,9 +20,8 @@ TEXT_MARK, RESULT_MARK = "🟡", "🟢"
 BULLET_CHARS = 160
 MIN_BULLET_CHARS = 12  # that say something
 HINTS = "<current-task>\ngo on with what was asked last\n</current-task>"
-REFLECTED_SHARE = (
-    0.5  # of its input: how long a reflection is, well below the 0.75 that is accepted
-)
+# of its input: how long a reflection is, well below the 0.75 that is accepted
+REFLECTED_SHARE = 0.5
 
 _SPEAKER = re.compile(
     r"^(?:User|Assistant|Tool call|Tool result)[^():]*(?: \(\d\d:\d\d\))?(?:, no result)?: ?"

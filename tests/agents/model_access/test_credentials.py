@@ -9,14 +9,15 @@ from om_proxy.agents.model_access.credentials import (
     PROVIDER_HOSTS,
     find_key,
     list_missing_variables,
-    list_models,
     read_provider,
 )
 from om_proxy.agents.model_access.targets import (
     NATIVE_PROVIDERS,
     OPENAI_COMPATIBLE,
     Choice,
+    NamedModel,
     choose_targets,
+    list_models,
 )
 from om_proxy.settings.config.sections.model_choice import PAID_PROVIDERS
 
@@ -79,12 +80,12 @@ def test_every_model_of_a_choice() -> None:
     """Every model is found: in lists, tiers and lists in tiers."""
     own = {"model": "groq/b", "api_base": BASE, "api_key": "k", "max_retries": 1}
     choice: Choice = {"up_to": {10: "a", 20: ["inherit", own]}}
-    assert list(list_models(choice)) == [
-        ("a", None, False, None),
-        ("inherit", None, False, None),
-        ("groq/b", BASE, True, 1),
+    assert list_models(choice) == [
+        NamedModel("a"),
+        NamedModel("inherit"),
+        NamedModel("groq/b", 1, BASE, "k"),
     ]
-    assert [read_provider(name) for name, *_ in list_models(choice)] == [None, None, "groq"]
+    assert [read_provider(model.name) for model in list_models(choice)] == [None, None, "groq"]
 
 
 def asked(

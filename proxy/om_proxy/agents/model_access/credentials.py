@@ -8,8 +8,8 @@ litellm (2 to 6 s).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 # Any one of a provider's variables is enough; the first is the one to name.
@@ -149,32 +149,3 @@ def reveal_secret(secret: Any) -> str | None:
     if not secret:
         return None
     return (secret if isinstance(secret, str) else secret.get_secret_value()) or None
-
-
-class ListedModel(NamedTuple):
-    """A model of a choice, as the settings write it."""
-
-    name: str
-    base: str | None = None  # its own address
-    has_key: bool = False  # of its own
-    max_retries: int | None = None
-
-
-def list_models(choice: Any) -> Iterator[ListedModel]:
-    """Yield every model that a choice may name."""
-    if isinstance(choice, str):
-        yield ListedModel(choice)
-    elif isinstance(choice, Mapping):
-        if "up_to" in choice:
-            for item in choice["up_to"].values():
-                yield from list_models(item)
-        else:
-            yield ListedModel(
-                name=str(choice["model"]),
-                base=choice.get("api_base"),
-                has_key=bool(choice.get("api_key")),
-                max_retries=choice.get("max_retries"),
-            )
-    else:
-        for item in choice:
-            yield from list_models(item)

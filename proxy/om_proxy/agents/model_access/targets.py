@@ -121,7 +121,7 @@ def choose_targets(
     asks on the request's own server, if there is one.
     """
     targets: list[Target] = []
-    for model in _list_models(choice, input_tokens):
+    for model in list_models(choice, input_tokens):
         if model.name in ("auto", "inherit"):
             if inherited and small_model and model.name == "auto":
                 targets.append(replace(inherited, model=small_model, is_guess=True))
@@ -141,7 +141,7 @@ def choose_targets(
 
 def choose_model(choice: Choice, input_tokens: int) -> str:
     """Return the name that is tried first, as written; it may be `auto` or `inherit`."""
-    return _list_models(choice, input_tokens)[0].name
+    return list_models(choice, input_tokens)[0].name
 
 
 def finds_key(model: NamedModel, environ: Mapping[str, str]) -> bool:
@@ -166,14 +166,16 @@ def _with_shared_server(model: NamedModel, api_base: str | None, api_key: str | 
     return replace(model, base=model.base or api_base, key=key)
 
 
-def _list_models(choice: Choice, input_tokens: int) -> list[NamedModel]:
-    """List the models of a choice, its tiers resolved."""
+def list_models(choice: Choice, input_tokens: int | None = None) -> list[NamedModel]:
+    """List the models of a choice: of its tier for so many tokens; None: of every tier."""
     if isinstance(choice, str):
         return [NamedModel(choice)]
     if isinstance(choice, Mapping):
         if tiers := _read_tiers(choice):
+            if input_tokens is None:
+                return [model for item in tiers.values() for model in list_models(item)]
             fitting = min((limit for limit in tiers if input_tokens <= limit), default=max(tiers))
-            return _list_models(tiers[fitting], input_tokens)
+            return list_models(tiers[fitting], input_tokens)
         retries = choice.get("max_retries")
         model = NamedModel(
             name=str(choice["model"]),
@@ -182,7 +184,7 @@ def _list_models(choice: Choice, input_tokens: int) -> list[NamedModel]:
             key=reveal_secret(choice.get("api_key")),
         )
         return [model]
-    return [model for item in choice for model in _list_models(item, input_tokens)]
+    return [model for item in choice for model in list_models(item, input_tokens)]
 
 
 def _read_tiers(choice: Choice) -> dict[int, Choice]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from om_proxy.agents.model_access.credentials import list_models
+from om_proxy.agents.model_access.targets import list_models
 from om_proxy.agents.models import encodings
 from om_proxy.agents.models.price_list import PRICE_TABLE_FILE, find_litellm_file
 from om_proxy.cli.answers import escape_text, print_json, print_report, show_progress

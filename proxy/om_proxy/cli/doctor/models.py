@@ -12,16 +12,14 @@ from om_proxy.agents.embedding import (
     find_file_fault,
     list_missing_modules,
 )
-from om_proxy.agents.model_access.credentials import (
-    list_missing_variables,
-    list_models,
-    read_provider,
-)
+from om_proxy.agents.model_access.credentials import list_missing_variables, read_provider
 from om_proxy.agents.model_access.retries import MAX_TRIES
 from om_proxy.agents.model_access.targets import (
     NATIVE_PROVIDERS,
     OPENAI_BASE_URL,
     OPENAI_COMPATIBLE,
+    Choice,
+    list_models,
 )
 from om_proxy.agents.models import (
     find_listed_name,
@@ -86,7 +84,7 @@ def list_memory_model_warnings(
             is_replaced=is_replaced,
         )
     for choice in (effective.observer_model, effective.reflector_model):
-        if any((model.max_retries or 0) >= MAX_TRIES for model in list_models(choice)):
+        if any(model.retries >= MAX_TRIES for model in list_models(choice)):
             warnings.append(
                 f"max_retries above {MAX_TRIES - 1} has no further effect: a call is tried at most {MAX_TRIES} times"
             )
@@ -99,9 +97,10 @@ def _list_name_faults(settings: Settings, effective: Effective) -> Iterator[str]
     for agent in ("observation", "reflection"):
         choice = effective.observer_model if agent == "observation" else effective.reflector_model
         place = find_model_origin(settings, effective, agent)
-        for name, base, *_ in list_models(choice):
+        for model in list_models(choice):
+            name = model.name
             is_named = name not in (*REQUEST_MODELS, "default") and not effective.memory.api_base
-            if is_named and base is None and (fault := describe_name_fault(name)):
+            if is_named and model.base is None and (fault := describe_name_fault(name)):
                 yield f"{place}: memory model {render_value(('model',), name)} {fault}"
 
 
@@ -126,7 +125,7 @@ def describe_name_fault(model: str) -> str | None:
 
 
 def _list_names(
-    choice: object, actor: str | None, base_url: str | None
+    choice: Choice, actor: str | None, base_url: str | None
 ) -> Iterator[tuple[str, bool]]:
     """Yield each model's name, and whether `auto` replaces the model once it has ended."""
     for name in (model.name for model in list_models(choice)):
@@ -152,13 +151,13 @@ def list_missing_credentials(
 
 
 def _describe_missing(
-    choice: object, settings: Settings, effective: Effective, environ: Mapping[str, str]
+    choice: Choice, settings: Settings, effective: Effective, environ: Mapping[str, str]
 ) -> Iterator[str]:
     memory = effective.memory
-    for name, own_base, has_key, _ in list_models(choice):
-        base = own_base or memory.api_base
-        shares_key = memory.api_key is not None and own_base in (None, memory.api_base)
-        if name in REQUEST_MODELS or has_key or shares_key:
+    for listed in list_models(choice):
+        name, base = listed.name, listed.base or memory.api_base
+        shares_key = memory.api_key is not None and listed.base in (None, memory.api_base)
+        if name in REQUEST_MODELS or listed.key or shares_key:
             continue
         variables = list_missing_variables(name, base, environ)
         if not variables:

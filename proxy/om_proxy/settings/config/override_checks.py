@@ -12,12 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from om_proxy.settings.config.effective import Layer, apply_layers
-from om_proxy.settings.config.sections.memory import (
-    ContextSettings,
-    MemorySettings,
-    list_model_conflicts,
-)
-from om_proxy.settings.config.sections.model_choice import parse_model_choice
+from om_proxy.settings.config.sections.memory import ContextSettings, MemorySettings
+from om_proxy.settings.config.sections.model_choice import list_model_conflicts, parse_model_choice
 from om_proxy.settings.config.source import Key, render_path
 from om_proxy.settings.config.validation_messages import list_faults
 

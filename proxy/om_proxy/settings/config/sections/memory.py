@@ -17,8 +17,8 @@ from om_proxy.settings.config.sections.model_choice import (
     REQUEST_MODELS,
     ModelChoice,
     ModelChoiceField,
-    find_conflicting_agents,
     find_cross_provider_fault,
+    list_model_conflicts,
 )
 from om_proxy.settings.config.sections.quantities import (
     SWITCH_WORDS,
@@ -273,9 +273,3 @@ def expand_short_forms(level: Any) -> Any:
 
 def _read_switch(value: Any) -> Any:
     return SWITCH_WORDS.get(value.lower(), value) if isinstance(value, str) else value
-
-
-def list_model_conflicts(level: Mapping[str, Any]) -> list[Fault]:
-    """List the agents' own models that conflict with `model` on the same level."""
-    rule = "cannot be set together with `model` on the same level: set one of them"
-    return [(f"{agent}.model", rule) for agent in find_conflicting_agents(level)]

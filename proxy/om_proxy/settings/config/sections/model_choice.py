@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import PlainValidator, SecretStr
 
-from om_proxy.settings.config.sections.section import normalize_base_url
+from om_proxy.settings.config.sections.section import Fault, normalize_base_url
 
 # the request's own model, upstream and credential
 # (docs/contributing/behaviour.md#models)
@@ -202,12 +202,13 @@ def _find_provider(entry: Mapping[str, Any]) -> str | None:
     return _PROVIDERS_BY_NAME.get(name.partition("-")[0])
 
 
-def find_conflicting_agents(level: Mapping[str, Any]) -> tuple[Agent, ...]:
-    """Return the agents whose own `model` conflicts with `model` on the same level."""
-    if _is_unset(level.get("model")):
-        return ()
-    agents: tuple[Agent, ...] = ("observation", "reflection")
-    return tuple(agent for agent in agents if not _is_unset(_get_value(level, (agent, "model"))))
+def list_model_conflicts(level: Mapping[str, Any]) -> list[Fault]:
+    """List the agents' own models that conflict with `model` on the same level."""
+    rule = "cannot be set together with `model` on the same level: set one of them"
+    keys = [] if _is_unset(level.get("model")) else ["observation", "reflection"]
+    return [
+        (f"{key}.model", rule) for key in keys if not _is_unset(_get_value(level, (key, "model")))
+    ]
 
 
 class ChosenModel(NamedTuple):
