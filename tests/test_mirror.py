@@ -73,7 +73,6 @@ MODULES_TESTED_ELSEWHERE = {
     "memory/transcript/stored_transcript.py": "memory/transcript/test_reconcile.py",
     "memory/model.py": "memory/lifecycle/test_decisions.py",
     "memory/transcript/sent_history.py": "memory/prompt/test_prompt_cost.py",
-    "memory/notes/tags.py": "memory/notes/test_observations.py",
     "wire/apis/registry.py": "wire/apis/test_message_parts.py",
     "wire/apis/chat/look_ups/rounds.py": "wire/apis/chat/look_ups/test_splice.py",
 }

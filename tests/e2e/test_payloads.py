@@ -25,8 +25,7 @@ from om_proxy.agents.reflector import Reflector
 from om_proxy.agents.transcript_text import render_transcript
 from om_proxy.common.errors import Unusable
 from om_proxy.memory.notes.observations import parse_observation
-from om_proxy.memory.prompt.context import ContextOptions, observation_block
-from om_proxy.memory.prompt.other_threads import render_other_threads
+from om_proxy.memory.prompt.context import ContextOptions, observation_block, render_other_threads
 from om_proxy.observability.console import render_event
 from om_proxy.observability.logs import BufferedLineWriter, render_json_line
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, message_text

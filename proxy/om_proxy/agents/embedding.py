@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from om_proxy.agents.model_access.litellm_adapter import LiteLLM
-from om_proxy.common.errors import ModelError
-from om_proxy.common.extras import render_install_command
+from om_proxy.common.errors import ModelError, render_install_command
 
 LOCAL_PREFIX = "local:"
 TOKENIZER_FILE = "tokenizer.json"

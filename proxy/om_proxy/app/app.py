@@ -33,7 +33,7 @@ from om_proxy.app.own_pages import (
 from om_proxy.app.router import Router
 from om_proxy.app.store_opening import create_reopening_store
 from om_proxy.common.errors import OmError
-from om_proxy.common.first_use import FirstUse
+from om_proxy.common.off_loop import FirstUse
 from om_proxy.common.permanent_tasks import keep_running
 from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig

@@ -13,8 +13,7 @@ from om_proxy.agents.model_access.llm import LLM
 from om_proxy.agents.models import TokenCounter, find_abilities
 from om_proxy.agents.observer import Observer
 from om_proxy.agents.reflector import Reflector
-from om_proxy.common.errors import ConfigError
-from om_proxy.common.extras import render_install_command
+from om_proxy.common.errors import ConfigError, render_install_command
 from om_proxy.engine.background.embedding import MessageVectors
 from om_proxy.engine.background.performers.work_guard import WorkGuard
 from om_proxy.engine.background.scheduler import Background

@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 from om_proxy.app.own_pages import ADMIN_PATH, OwnPages, find_own_page
 from om_proxy.common.apis import ApiName, find_api
 from om_proxy.common.errors import OmError, Overloaded, raise_site
-from om_proxy.common.first_use import FirstUse
+from om_proxy.common.off_loop import FirstUse
 from om_proxy.edge.chat import TurnRoute
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.passthrough import (

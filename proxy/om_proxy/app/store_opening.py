@@ -20,8 +20,8 @@ from om_proxy.common.errors import (
     StorageError,
     WrongKeyStore,
     WrongMasterKey,
+    render_install_command,
 )
-from om_proxy.common.extras import render_install_command
 from om_proxy.settings.config import StorageSettings
 from om_proxy.storage.base import Store
 from om_proxy.storage.encryption.admission import load_master_keys

@@ -291,3 +291,10 @@ def raise_site(exc: BaseException) -> str:
     that never holds a user's text."""
     frames = traceback.extract_tb(exc.__traceback__)
     return f"{frames[-1].filename.rpartition('/')[2]}:{frames[-1].lineno}" if frames else ""
+
+
+def render_install_command(extra: str) -> str:
+    """Return the command that installs an extra of this package, then the one for a clone."""
+    return (
+        f"pip install 'observational-memory-proxy[{extra}]', or in a clone pip install '.[{extra}]'"
+    )

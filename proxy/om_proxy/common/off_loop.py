@@ -1,5 +1,5 @@
 """Run large pure work in a thread of its own, which yields to the event loop every half
-millisecond.
+millisecond; and create a part of the server in a thread when it is first asked for.
 
 100 000 new messages in one request take three seconds altogether, in pieces of half a second that
 would block all other requests. Reading a reply of 30 MB takes half a second, in pieces of 50 ms,
@@ -13,7 +13,7 @@ import asyncio
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -53,3 +53,22 @@ def _yield_often(work: Callable[[], T]) -> T:
         return work()
     finally:
         sys.setswitchinterval(interval_s)
+
+
+class FirstUse(Generic[T]):
+    """A part that a server may never need. `create` imports what the part needs and returns it. It
+    runs in a thread, so that only those wait who ask for the part: an import takes up to half a
+    second."""
+
+    def __init__(self, create: Callable[[], T]) -> None:
+        self._create = create
+        self._creation: asyncio.Task[T] | None = None
+
+    async def get(self) -> T:
+        """Return the part, which is created once. If `create` raises an error, raise it; the next
+        call tries again."""
+        creation = self._creation
+        if creation is None or (creation.done() and (creation.cancelled() or creation.exception())):
+            creation = asyncio.create_task(asyncio.to_thread(self._create))
+            self._creation = creation
+        return await asyncio.shield(creation)  # others wait for it too

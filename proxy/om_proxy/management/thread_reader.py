@@ -28,7 +28,7 @@ from om_proxy.memory.model import (
     index_entries,
     resource_key,
 )
-from om_proxy.memory.prompt.ranges import describe_numbers
+from om_proxy.memory.recall.message_ids import describe_numbers
 from om_proxy.storage.values.stored_rows import GenerationSummary, summarize_generation
 
 MAX_COMPARED_LINES = 5_000  # of both texts together

@@ -15,7 +15,6 @@ from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.recall.similar_messages import SimilarMessages
 from om_proxy.memory.dates import find_zone
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Observation
-from om_proxy.memory.prompt.ranges import write_range_line
 from om_proxy.memory.recall.found import (
     MAX_MATCHES,
     Found,
@@ -25,6 +24,7 @@ from om_proxy.memory.recall.found import (
     find_note_lines,
     order_by_fit,
 )
+from om_proxy.memory.recall.message_ids import write_range_line
 from om_proxy.memory.recall.noted import NotedRange, lift_noted, list_noted_ranges
 from om_proxy.memory.recall.ranking import rank, weigh_words
 from om_proxy.memory.recall.vectors import fuse

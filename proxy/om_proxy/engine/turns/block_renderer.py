@@ -22,7 +22,7 @@ from om_proxy.memory.prompt.context import (
     hint_without_notes,
     observation_block,
 )
-from om_proxy.memory.prompt.ranges import write_range_line
+from om_proxy.memory.recall.message_ids import write_range_line
 
 MAX_RENDERED_BLOCKS = 256
 # A full block takes 0.7 MB: a text with one 🔴 takes four bytes a character.

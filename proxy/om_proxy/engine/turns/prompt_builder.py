@@ -35,7 +35,13 @@ from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.observable import answered_chunks
 from om_proxy.memory.message_list import read_seq
 from om_proxy.memory.model import Key, Memory, ObservationLog, resource_key
-from om_proxy.memory.prompt import other_threads, prompt_cost
+from om_proxy.memory.prompt import prompt_cost
+from om_proxy.memory.prompt.context import (
+    MAX_NOTED_THREADS,
+    MAX_THREAD_MESSAGES,
+    MAX_THREADS,
+    render_other_threads,
+)
 from om_proxy.memory.prompt.prompt_cost import BYTES_PER_TOKEN
 from om_proxy.memory.prompt.tail import (
     Piece,
@@ -221,7 +227,7 @@ class PromptBuilder:
         }
         observed_to = {key: chunks[-1].last for key, chunks in chunks_by_thread.items() if chunks}
         tails = await self.memories.store.other_thread_tails(
-            turn.key, other_threads.MAX_THREADS, other_threads.MAX_THREAD_MESSAGES
+            turn.key, MAX_THREADS, MAX_THREAD_MESSAGES
         )
         label = self.memories.label
         unobserved = [
@@ -243,7 +249,7 @@ class PromptBuilder:
         # thread's prefix.
         projected = replace(
             projected,
-            other_threads_text=other_threads.render_other_threads(unobserved, notes),
+            other_threads_text=render_other_threads(unobserved, notes),
             shown_log_state=projected.log.state,
             shown_pins_version=projected.log.pins_version,
             render_date=self.clock(),
@@ -256,10 +262,7 @@ class PromptBuilder:
         backlog = await self.memories.store.resource_backlog(resource_key(key))
         with_notes = [other for other in backlog if other.chunked_tokens and other.key != key]
         newest_first = sorted(with_notes, key=lambda other: -other.turn_at)
-        return [
-            await self.memories.load(other.key)
-            for other in newest_first[: other_threads.MAX_NOTED_THREADS]
-        ]
+        return [await self.memories.load(other.key) for other in newest_first[:MAX_NOTED_THREADS]]
 
     def _set_render_date(self, turn: OpenedTurn) -> Memory:
         """Return the projected memory with the render date, to which relative dates refer. The

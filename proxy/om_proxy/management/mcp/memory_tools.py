@@ -32,7 +32,6 @@ from om_proxy.memory.lifecycle.hints import active_hints
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Observation
 from om_proxy.memory.notes.sections import split_entry
 from om_proxy.memory.prompt.context import ContextOptions, format_moment, observation_block
-from om_proxy.memory.prompt.ranges import write_range_line
 from om_proxy.memory.recall.arguments import (
     CANNOT_READ_NOW,
     ONLY_THIS_CONVERSATION,
@@ -44,7 +43,7 @@ from om_proxy.memory.recall.arguments import (
 )
 from om_proxy.memory.recall.clipping import CountTokens, find_fitting_chars
 from om_proxy.memory.recall.found import PassageFilter
-from om_proxy.memory.recall.message_ids import parse_label, shorten_label
+from om_proxy.memory.recall.message_ids import parse_label, shorten_label, write_range_line
 from om_proxy.memory.recall.quoted_message import clean_line, clean_text
 from om_proxy.memory.recall.thread_list import (
     ListedThread,

@@ -34,7 +34,7 @@ from om_proxy.memory.model import (
     resource_key,
 )
 from om_proxy.memory.notes.redaction import redact_secrets
-from om_proxy.memory.prompt.ranges import describe_numbers
+from om_proxy.memory.recall.message_ids import describe_numbers
 from om_proxy.observability.facts import NotesChanged
 from om_proxy.storage.values.changes import NoteErasure
 from om_proxy.storage.values.records import ForgetResult

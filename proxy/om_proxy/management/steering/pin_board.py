@@ -19,7 +19,7 @@ from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle import pins
 from om_proxy.memory.lifecycle.pins import MAX_PINNED_TOKENS, MAX_PINS
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Pin
-from om_proxy.memory.prompt.ranges import describe_numbers
+from om_proxy.memory.recall.message_ids import describe_numbers
 from om_proxy.observability.facts import NotesChanged
 
 NO_SHARED_LOG_MESSAGE = "threads of this resource share no log: pin the note to a thread"

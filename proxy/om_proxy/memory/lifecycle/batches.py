@@ -11,7 +11,7 @@ reaches T. So there are two more:
 - The notes of a thread enter the log once it has been idle for longer than the provider's prompt
   cache lives: no cache is lost. Threads that are still warm go on with what their prompts show of
   the log (`log_sharing.can_keep_shown_log`). A new thread reads those notes beside the log
-  (other_threads.py).
+  (prompt/context.py).
 - Once all tails together reach T, the notes of the threads idle longest enter the log, until no
   more than F is raw. The thread that spoke last is left out: its next prompt is the likeliest to
   find a warm cache.

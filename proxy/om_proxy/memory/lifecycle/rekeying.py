@@ -106,15 +106,10 @@ def rekey_entry(
         parts=tuple(
             sorted(
                 (_rekey_part(p, labels, shared.get(p.label, {})) for p in entry.parts),
-                key=_order_by_label,
+                key=lambda part: part.label,  # as `log_sharing.merge_parts` orders them
             )
         ),
     )
-
-
-def _order_by_label(part: Part) -> str:
-    """Return the sort key by which `log_sharing.merge_parts` orders parts."""
-    return part.label
 
 
 def _rekey_part(part: Part, labels: Mapping[str, str], chains: Chains) -> Part:

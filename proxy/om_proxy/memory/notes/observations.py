@@ -23,9 +23,8 @@ from typing import NamedTuple
 from om_proxy.common.errors import CutOff, Oversized, Unusable
 from om_proxy.common.late_patterns import compile_late
 from om_proxy.memory.escaping import unescape
-from om_proxy.memory.notes.cut_off import Finish, is_cut_off
+from om_proxy.memory.notes.cut_off import TAG_PATTERN, Finish, Tag, is_cut_off, read_tags
 from om_proxy.memory.notes.repetition import is_repetition_loop
-from om_proxy.memory.notes.tags import TAG_PATTERN, Tag, read_tags
 
 ALWAYS_ACCEPTED_TOKENS = 1_000  # a text up to here is never too long for what it is about
 MAX_GROWTH_FACTOR = 2  # a longer text may be this many times as long as its source

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from om_proxy.common.errors import ConfigError, WrongMasterKey
-from om_proxy.common.extras import render_install_command
+from om_proxy.common.errors import ConfigError, WrongMasterKey, render_install_command
 from om_proxy.settings.identity.encryption_keys import COMMAND_PREFIX, FILE_PREFIX, parse_master_key
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from om_proxy.common.first_use import FirstUse
+from om_proxy.common.off_loop import FirstUse
 
 
 async def test_it_is_created_once() -> None:

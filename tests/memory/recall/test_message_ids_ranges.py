@@ -9,7 +9,7 @@ import pytest
 
 from om_proxy.memory.model import EMPTY_CHAIN, Observation, Part
 from om_proxy.memory.notes.observations import parse_observation
-from om_proxy.memory.prompt.ranges import (
+from om_proxy.memory.recall.message_ids import (
     MAX_RANGES,
     describe_numbers,
     remove_range_lines,

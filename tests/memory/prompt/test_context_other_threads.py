@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.prompt.other_threads import (
+from om_proxy.memory.prompt.context import (
     MAX_MESSAGES_CHARS,
     MAX_NOTES_CHARS,
     MAX_PART_CHARS,
