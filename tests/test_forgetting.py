@@ -98,7 +98,7 @@ class Race:
             message=orjson.dumps(reply), complete=whole, finish_reason="stop" if whole else None
         )
         self.closing.append(canary)
-        await self.engine.close_turn(turn, said, accepted=True)
+        await self.engine.close_turn(turn, said)
         later = set(self.begun) - begun
         self.overtaken_by[canary] = later.intersection(self.closing)
         self.whole |= {canary} if whole else set()

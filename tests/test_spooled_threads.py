@@ -82,7 +82,7 @@ async def test_nobody_waits_for_an_observation() -> None:
         second = await t.open(sent)
         assert (second.status, second.reason) == ("degraded", "storage")
         assert t.parts.models.asked == []
-        await t.engine.close_turn(second, make_reply("now"), accepted=True)
+        await t.engine.close_turn(second, make_reply("now"))
         assert t.parts.models.asked == []
 
 
@@ -112,7 +112,7 @@ async def test_threads_that_share_a_log() -> None:
             opened = await t.engine.open_turn(
                 caller, request([user(text)]), t.parts.context(), Hints()
             )
-            await t.engine.close_turn(opened, make_reply(text), accepted=True)
+            await t.engine.close_turn(opened, make_reply(text))
             await t.parts.background.wait_idle()
 
         assert await store.lease(shared_log, "another process", 100)
@@ -134,7 +134,7 @@ async def test_threads_that_share_a_log() -> None:
 async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
     """One turn of a client that sends only its newest message; how it was recognised."""
     opened = await t.open([user(text)])
-    committed = await t.engine.close_turn(opened, make_reply(reply), accepted=True)
+    committed = await t.engine.close_turn(opened, make_reply(reply))
     if delivered:
         t.engine.record_delivery(opened.opened, committed.reply_seq)
         await t.engine.deliveries.write()

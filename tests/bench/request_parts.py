@@ -82,7 +82,7 @@ async def open_turns(turns_before: int) -> Turns:
             messages.append({"role": "user", "content": f"question {number}: {LONG_TEXT}"})
             turn = await open_turn()
             accounted = await engine.accountant.account(turn, REPLY)
-            await engine.close_turn(turn, REPLY, accounted, accepted=True)
+            await engine.close_turn(turn, REPLY, accounted)
             await parts.background.wait_idle()
             retry = await open_turn()
             messages.append(ANSWER)

@@ -247,7 +247,7 @@ async def test_messages_older_than_the_cursor(jump: float) -> None:
             assert len(t.parts.models.asked) == asked_before, (
                 "what is due is done before, so no request waits"
             )
-            await t.engine.close_turn(opened, make_reply(f"answer {number}: {LONG}"), accepted=True)
+            await t.engine.close_turn(opened, make_reply(f"answer {number}: {LONG}"))
             raw = texts(read_forwarded(opened) if opened.body else history)
             shown = [text for text in texts(history) if text in raw]
             assert shown == texts(history)[opened.opened.reconciled.projected.covered_count :]
@@ -297,10 +297,7 @@ async def test_many_first_requests_at_once(tmp_path: Path) -> None:
         first = [(t, f"{who} {n}") for n in range(8) for who, t in enumerate(at)]
         opened = [(t, name, await t.open([user(f"question {name}")])) for t, name in first]
         await asyncio.gather(
-            *(
-                t.engine.close_turn(turn, make_reply(f"answer {name}"), accepted=True)
-                for t, name, turn in opened
-            )
+            *(t.engine.close_turn(turn, make_reply(f"answer {name}")) for t, name, turn in opened)
         )
         (info,) = await started[0].store.threads(None)
         stored = await at[0].live()
@@ -460,7 +457,7 @@ async def test_an_agent_that_only_calls_tools() -> None:
             calls = [{"id": f"c{step}", "type": "function", "function": function}]
             call = {"role": "assistant", "content": None, "tool_calls": calls}
             reply = Reply(message=orjson.dumps(call), complete=True, finish_reason="tool_calls")
-            await t.engine.close_turn(opened, reply, accepted=True)
+            await t.engine.close_turn(opened, reply)
             history += [
                 call,
                 {"role": "tool", "tool_call_id": f"c{step}", "content": LONG if step % 3 else ""},

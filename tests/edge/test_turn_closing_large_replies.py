@@ -56,7 +56,6 @@ class Engine:
         reply: Reply,
         _: AccountedTurn,
         *,
-        accepted: bool,
         is_end_unseen: bool,
         ended_at: float,
     ) -> CommittedTurn:

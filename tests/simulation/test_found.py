@@ -167,7 +167,6 @@ async def answered(p: Parts, turn: PreparedTurn, text: str, *, is_end_unseen: bo
     await engine(p).close_turn(
         turn,
         Reply(message=assistant(text), complete=True, finish_reason="stop"),
-        accepted=True,
         is_end_unseen=is_end_unseen,
     )
 
@@ -238,7 +237,7 @@ async def test_an_attempt_that_was_left_takes_nothing_from_the_one_that_overtook
         await answered(p, await open_turn(p, [*BASE, user("u2")], Hints(sdk_retry=True)), "a2")
         await engine(p).store_unanswered(left)
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]
-        await engine(p).close_turn(left, Reply(message=assistant("a")), accepted=True)  # broken off
+        await engine(p).close_turn(left, Reply(message=assistant("a")))  # broken off
         assert texts(await p.store.messages(KEY, 0)) == ["u1", "a1", "u2", "a2"]
 
 

@@ -290,7 +290,6 @@ class TurnClosing:
                 turn,
                 reply,
                 delivery.accounted,
-                accepted=True,
                 is_end_unseen=is_end_unseen,
                 ended_at=ended_at,
             )

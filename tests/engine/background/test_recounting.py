@@ -70,7 +70,6 @@ class Talk:
         await self.engine.close_turn(
             turn,
             Reply(message=orjson.dumps(message), complete=True, finish_reason="stop"),
-            accepted=True,
         )
 
     async def says(self, text: str, model: str) -> None:

@@ -375,7 +375,7 @@ class Client:
             Caller(key, key.tenant), request, self.parts.context(), Hints()
         )
         reply = Reply(orjson.dumps({"role": "assistant", "content": "kept"}), complete=True)
-        return lambda: self.engine.close_turn(turn, reply, accepted=True)
+        return lambda: self.engine.close_turn(turn, reply)
 
 
 async def read_texts(run: Run, key: Key) -> bytes:

@@ -35,7 +35,7 @@ def listen(t: Turns) -> list[TurnPriced]:
 
 async def close(t: Turns, turn: PreparedTurn, reply: Reply) -> None:
     accounted = await t.engine.accountant.account(turn, reply)
-    await t.engine.close_turn(turn, reply, accounted, accepted=True)
+    await t.engine.close_turn(turn, reply, accounted)
 
 
 async def test_a_turn_is_stored_with_what_it_cost() -> None:
@@ -60,7 +60,7 @@ async def test_a_turn_is_counted_with_how_it_was_served() -> None:
         accountant, served = t.engine.accountant, TurnService(1_500, is_degraded=True)
         turn = await t.open([user("a")])
         accounted = await accountant.account(turn, reply, service=TurnService(900))
-        await t.engine.close_turn(turn, reply, accounted, accepted=True)
+        await t.engine.close_turn(turn, reply, accounted)
         account = (await t.parts.memory()).ledger.full
         assert (account.overhead_us, account.degraded) == (900, 0)
         assert t.engine.close_repeated(await t.open([user("a")]), reply, served)

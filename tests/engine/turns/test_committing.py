@@ -28,7 +28,7 @@ async def test_overlapping_turns_are_both_stored() -> None:
             await t.open([user("a"), assistant("b"), user(text)]) for text in ("first", "second")
         ]
         for opened, reply in zip(both, ("one", "two"), strict=True):
-            await t.engine.close_turn(opened, make_reply(reply), accepted=True)
+            await t.engine.close_turn(opened, make_reply(reply))
         assert await t.live() == ["a", "b", "first", "one", "second", "two"]
 
 
@@ -37,10 +37,7 @@ async def test_turns_closed_at_the_same_moment() -> None:
     async with open_turns() as t:
         opened = [await t.open([user(f"question {n}")]) for n in range(5)]
         await asyncio.gather(
-            *(
-                t.engine.close_turn(one, make_reply(f"answer {n}"), accepted=True)
-                for n, one in enumerate(opened)
-            )
+            *(t.engine.close_turn(one, make_reply(f"answer {n}")) for n, one in enumerate(opened))
         )
         stored = await t.live()
         assert sorted(stored) == sorted(
@@ -54,8 +51,8 @@ async def test_a_retry_that_overtakes_its_first_attempt() -> None:
     """The same request twice at once: one question, and the later answer stands."""
     async with open_turns() as t:
         first, again = await t.open([user("a")]), await t.open([user("a")])
-        await t.engine.close_turn(again, make_reply("of the retry"), accepted=True)
-        await t.engine.close_turn(first, make_reply("of the first"), accepted=True)
+        await t.engine.close_turn(again, make_reply("of the retry"))
+        await t.engine.close_turn(first, make_reply("of the first"))
         assert await t.live() == ["a", "of the first"]
 
 
@@ -68,7 +65,7 @@ async def test_a_late_turn_brings_back_nothing_that_its_client_took_back_since()
         late = await t.open([*begun, user("taken back"), assistant("this too"), user("late")])
         t.parts.clock.now += 1
         await t.turn([*begun, user("instead")], "c")
-        await t.engine.close_turn(late, make_reply("too late"), accepted=True)
+        await t.engine.close_turn(late, make_reply("too late"))
         assert await t.live() == ["a", "b", "instead", "c"]
 
 
@@ -92,7 +89,7 @@ async def test_an_observation_committed_while_the_model_answers() -> None:
         opened = await t.open([*make_chat(1)[:1], assistant(LONG), user("more")])
         held.go.set()
         await t.parts.background.wait_idle()
-        await t.engine.close_turn(opened, make_reply("more"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("more"))
         memory = await t.parts.memory()
         assert [c.last for c in memory.chunks] == [2]
         assert memory.count == 4
@@ -129,14 +126,14 @@ async def test_a_look_up_of_a_thread_that_is_forgotten_meanwhile(
             )
         ]
         sent = [user("a")]
-        await t.engine.close_turn(await t.open(sent), replies[0], accepted=True)
+        await t.engine.close_turn(await t.open(sent), replies[0])
         opened = await t.open([*sent, assistant("first"), user("b")])
         if when != "before the commit":
             forget = forget_after if when == "behind it" else forget_before
             monkeypatch.setattr(memories, "commit", forget)
         else:
             await memories.forget(gone)
-        await t.engine.close_turn(opened, replies[1], accepted=True)
+        await t.engine.close_turn(opened, replies[1])
         assert await t.live() == ["a", "first", "b", "second"]
         stored = await t.parts.store.messages(KEY, 0)
         assert [message.look_ups is not None for message in stored] == [False, True, False, False]

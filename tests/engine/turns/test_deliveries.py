@@ -30,7 +30,7 @@ def restarted(p: Parts) -> Turns:
 async def thin(t: Turns, text: str, reply: str, *, delivered: bool) -> str:
     """One turn of a client that sends only its newest message; how it was recognised."""
     opened = await t.open([user(text)])
-    committed = await t.engine.close_turn(opened, make_reply(reply), accepted=True)
+    committed = await t.engine.close_turn(opened, make_reply(reply))
     if delivered:
         t.engine.record_delivery(opened.opened, committed.reply_seq)
         await t.engine.deliveries.write()

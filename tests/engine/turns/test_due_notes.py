@@ -52,7 +52,7 @@ async def test_a_call_that_hangs_is_waited_for_once() -> None:
                 RecordedDeadline(waits),
             )
             assert (opened.status, opened.reason) == ("raw", "observer-late")
-            await t.engine.close_turn(opened, make_reply(f"answer {number}"), accepted=True)
+            await t.engine.close_turn(opened, make_reply(f"answer {number}"))
             history += [assistant(f"answer {number}"), user(f"and {number}?")]
         assert waits == [0.02]
         await asyncio.wait_for(held.asked.wait(), 30)  # a busy machine asks later
@@ -77,7 +77,7 @@ async def test_what_is_waited_for_is_stored_first() -> None:
         assert opened.status == "applied"
         assert (await t.parts.memory()).coverage == 10
         assert texts(read_forwarded(opened))[-1] == "and now?"
-        await t.engine.close_turn(opened, make_reply("now"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("now"))
         assert await t.live() == [*texts(history), "now"]
 
 

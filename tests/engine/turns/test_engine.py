@@ -91,7 +91,7 @@ class Turns:
 
     async def turn(self, messages: list[Message], reply: str, mode: Mode = "on") -> PreparedTurn:
         opened = await self.open(messages, mode)
-        await self.engine.close_turn(opened, make_reply(reply), accepted=True)
+        await self.engine.close_turn(opened, make_reply(reply))
         return opened
 
     async def history(self, turns: int, text: str = LONG) -> list[Message]:
@@ -144,7 +144,7 @@ async def test_a_first_turn() -> None:
         opened = await t.open([user("hello")])
         assert (opened.status, opened.reason, opened.body) == ("raw", None, None)
         assert await t.live() == []
-        await t.engine.close_turn(opened, make_reply("hi"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("hi"))
         assert await t.live() == ["hello", "hi"]
         memory = await t.parts.memory()
         assert (memory.turns, memory.turn_at, memory.model) == (1, t.parts.clock.now, "actor")
@@ -175,9 +175,7 @@ async def test_a_turn_under_way_does_not_bring_its_thread_back(
         receipt = dict(opened.receipt)
         await t.parts.memories.forget(KEY)
         with capture_logs() as logs:
-            await t.engine.close_turn(
-                opened, make_reply("too late", complete=complete), accepted=True
-            )
+            await t.engine.close_turn(opened, make_reply("too late", complete=complete))
             await t.engine.store_unanswered(opened)
         assert [entry["event"] for entry in logs] == ["memory.forgotten_meanwhile"] * 2
         assert await t.parts.memory() == Memory(key=KEY)
@@ -216,7 +214,7 @@ async def test_a_turn_under_way_stays_out_of_the_thread_that_follows() -> None:
         opened = await t.open(await t.history(2))
         await t.parts.memories.forget(KEY)
         await t.turn([user("hello again")], "hi")
-        await t.engine.close_turn(opened, make_reply("too late"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("too late"))
         assert await t.live() == ["hello again", "hi"]
 
 
@@ -226,10 +224,10 @@ async def test_a_thread_that_another_process_has_forgotten() -> None:
         history = await t.history(2)
         opened, other = await t.open(history), await t.open(history)
         await t.parts.store.forget(KEY)
-        await t.engine.close_turn(opened, make_reply("too late"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("too late"))
         assert await t.parts.memory() == Memory(key=KEY)
         await t.turn([user("hello again")], "hi")
-        await t.engine.close_turn(other, make_reply("too late"), accepted=True)
+        await t.engine.close_turn(other, make_reply("too late"))
         assert await t.live() == ["hello again", "hi"]
 
 
@@ -372,7 +370,7 @@ async def test_a_turn_is_dropped_only_if_the_store_says_that_its_thread_is_gone(
         opened = await t.open(history)
         t.parts.memories.held.drop(KEY)
         t.parts.memories.held.put(Memory(key=KEY))
-        await t.engine.close_turn(opened, make_reply("in time"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("in time"))
         assert (await t.live())[-2:] == ["and now?", "in time"]
 
 
@@ -390,7 +388,7 @@ async def test_a_thread_that_could_not_be_forgotten_goes_on(
             patched.setattr(t.parts.store, "version", fail)
             with pytest.raises(StorageError):
                 await t.parts.memories.forget(KEY)
-        await t.engine.close_turn(opened, make_reply("hi"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("hi"))
         assert await t.live() == ["hello", "hi"]
 
 
@@ -408,7 +406,7 @@ async def test_a_turn_that_waits_while_its_thread_is_forgotten() -> None:
         held.go.set()
         opened = await opening
         assert (opened.status, opened.body) == ("raw", None)
-        await t.engine.close_turn(opened, make_reply("too late"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("too late"))
         await t.parts.background.wait_idle()
         assert await t.parts.memory() == Memory(key=KEY)
 
@@ -441,14 +439,14 @@ async def test_nothing_to_close() -> None:
     async with open_turns() as t:
         first = await t.open([user("a")])
         assert not t.engine.close_repeated(first, make_reply("b"))  # nothing stands there
-        await t.engine.close_turn(first, make_reply("b"), accepted=True)
+        await t.engine.close_turn(first, make_reply("b"))
         again = await t.open([user("a")])
         assert t.engine.close_repeated(again, make_reply("b")) == 2
         assert not t.engine.close_repeated(again, make_reply("another"))
         assert not t.engine.close_repeated(again, make_reply("b", complete=False))
         more = await t.open([user("a"), assistant("b"), user("c")])
         assert not t.engine.close_repeated(more, make_reply("b"))  # the same words, elsewhere
-        await t.engine.close_turn(more, make_reply("d"), accepted=True)
+        await t.engine.close_turn(more, make_reply("d"))
         assert not t.engine.close_repeated(again, make_reply("b"))  # the thread has gone on
 
 
@@ -466,7 +464,7 @@ async def test_an_interrupted_reply_is_set_aside() -> None:
     """An interrupted reply is kept but not live; the question stays unanswered."""
     async with open_turns() as t:
         opened = await t.open([user("a")])
-        await t.engine.close_turn(opened, make_reply("half an ans", complete=False), accepted=True)
+        await t.engine.close_turn(opened, make_reply("half an ans", complete=False))
         assert await t.live() == ["a"]
         ((mark, parent),) = (await t.parts.store.outline(KEY)).superseded
         assert (mark.role, parent) == ("assistant", 1)
@@ -478,7 +476,7 @@ async def test_an_interrupted_reply_that_the_client_sends_back() -> None:
     """A client that kept the half reply makes it part of the conversation."""
     async with open_turns() as t:
         opened = await t.open([user("a")])
-        await t.engine.close_turn(opened, make_reply("half an ans", complete=False), accepted=True)
+        await t.engine.close_turn(opened, make_reply("half an ans", complete=False))
         await t.turn([user("a"), assistant("half an ans"), user("go on")], "wer")
         assert await t.live() == ["a", "half an ans", "go on", "wer"]
 
@@ -491,16 +489,8 @@ async def test_a_reply_that_says_nothing(reply: Reply | None) -> None:
     """The client's message is kept as unanswered."""
     async with open_turns() as t:
         opened = await t.open([user("a")])
-        await t.engine.close_turn(opened, reply, accepted=True)
+        await t.engine.close_turn(opened, reply)
         assert await t.live() == ["a"]
-
-
-async def test_a_refused_request_leaves_nothing() -> None:
-    """A caller the upstream refuses cannot fill the store."""
-    async with open_turns() as t:
-        opened = await t.open([user("a")])
-        await t.engine.close_turn(opened, None, accepted=False)
-        assert await t.live() == []
 
 
 async def test_an_unreachable_upstream_keeps_the_question() -> None:
@@ -522,10 +512,10 @@ async def test_a_fork_that_fails_leaves_nothing(reply: Reply | None) -> None:
         edited = [user("question 0: edited")]
         opened = await t.open(edited, hints=Hints("full"))
         assert opened.opened.reconciled.verdict.cut_seq == 0
-        await t.engine.close_turn(opened, reply, accepted=True)
+        await t.engine.close_turn(opened, reply)
         await t.engine.store_unanswered(opened)
         assert await t.live() == texts(history[:-1])
-        await t.engine.close_turn(opened, make_reply("edited"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("edited"))
         assert await t.live() == ["question 0: edited", "edited"]
 
 
@@ -581,7 +571,7 @@ async def test_an_edit_behind_coverage_takes_the_notes_back() -> None:
         edited = [*history[:2], user("question 1: edited")]
         opened = await t.open(edited)
         assert opened.opened.reconciled.verdict.case == "edit"
-        await t.engine.close_turn(opened, make_reply("answer to the edit"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("answer to the edit"))
         after = await t.parts.memory()
         assert await t.live() == [*texts(edited), "answer to the edit"]
         assert after.coverage <= 2
@@ -612,7 +602,7 @@ def make_choices(*texts: str) -> Reply:
 async def choose(t: Turns, sent: list[Message], *choices: str, thin: bool = False) -> None:
     """A turn whose reply has these choices, and what memory does after it."""
     opened = await t.open(sent[-1:] if thin else sent)
-    await t.engine.close_turn(opened, make_choices(*choices), accepted=True)
+    await t.engine.close_turn(opened, make_choices(*choices))
     await t.parts.background.wait_idle()
 
 

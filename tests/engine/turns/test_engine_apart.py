@@ -134,7 +134,7 @@ class Talker:
             self.clock.now += 1
             if found_by is not None:
                 await found_by.find_store()
-            await engine.close_turn(opened, make_reply(reply), accepted=True)
+            await engine.close_turn(opened, make_reply(reply))
             await process.turns.parts.background.wait_idle()
         self.history = [*(self.history if is_window else kept), sent[-1], assistant(reply)]
 
@@ -322,7 +322,7 @@ async def test_a_first_turn_under_way_while_another_process_forgets_its_name(
         if begins_anew:
             await other.turns.turn([user("later")], "stored")
         with capture_logs() as logs:
-            await one.turns.engine.close_turn(opened, make_reply("too late"), accepted=True)
+            await one.turns.engine.close_turn(opened, make_reply("too late"))
         assert [entry["event"] for entry in logs] == ["memory.forgotten_meanwhile"]
         if not begins_anew:
             assert await one.turns.parts.memory() == Memory(key=KEY)
@@ -387,5 +387,5 @@ async def test_a_first_turn_under_way_while_a_forgetting_fails(tmp_path: Path) -
         clock.now += 1
         await other.turns.parts.store.note_forgotten(KEY, clock.now)
         clock.now += 1
-        await one.turns.engine.close_turn(opened, make_reply("late"), accepted=True)
+        await one.turns.engine.close_turn(opened, make_reply("late"))
         assert sorted(await other.turns.live()) == ["beside", "first", "late", "told"]

@@ -67,7 +67,7 @@ class Talk:
         """The reply has come."""
         self.held.append(raw("assistant", text))
         await self.engine.close_turn(
-            turn, Reply(message=self.held[-1], complete=True, finish_reason="stop"), accepted=True
+            turn, Reply(message=self.held[-1], complete=True, finish_reason="stop")
         )
 
     async def says(self, text: str, reply: str = "Noted.") -> PreparedTurn:

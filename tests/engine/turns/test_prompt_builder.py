@@ -111,7 +111,7 @@ async def test_tail_limit_while_there_are_no_notes() -> None:
         assert "does not fit and is not shown" in instructions
         assert (shown[-1], sent[0]["content"] in shown) == ("and now?", False)
         assert opened.receipt["tokens-sent"] < opened.receipt["tokens-received"]
-        await t.engine.close_turn(opened, make_reply("done"), accepted=True)
+        await t.engine.close_turn(opened, make_reply("done"))
         assert await t.live() == [*texts(sent), "and now?", "done"]
 
 
@@ -157,7 +157,7 @@ async def take_turn(
         recall_tool="recall",
     )
     answer = Reply(orjson.dumps(reply), True, "stop", look_ups=look_ups)
-    await t.engine.close_turn(opened, answer, accepted=True)
+    await t.engine.close_turn(opened, answer)
     return opened
 
 
@@ -254,7 +254,7 @@ PARTED: list[Message] = [user("question"), call_tool(0), tool_result(0), assista
 
 async def part_step(t: Turns) -> None:
     """Store notes whose end parts a call from its result, as a store that others wrote may have."""
-    await t.engine.close_turn(await t.open(PARTED[:3]), make_reply("done"), accepted=True)
+    await t.engine.close_turn(await t.open(PARTED[:3]), make_reply("done"))
 
     def cover_call(memory: Memory) -> Memory:
         noted = add_chunk(memory, chunk(memory, 2))

@@ -176,24 +176,21 @@ class Engine:
         reply: Reply | None,
         accounted: AccountedTurn = NOTHING_ACCOUNTED,
         *,
-        accepted: bool,
         is_end_unseen: bool = False,
         ended_at: float | None = None,
     ) -> CommittedTurn:
-        """Commit the turn.
+        """Commit a turn that the upstream answered with 2xx.
 
-        `reply`: None if nothing usable came. `accepted`: the upstream answered 2xx. `accounted`: by
-        `accountant`.
-        `is_end_unseen`: the client has not seen the end of the reply, and may have asked again
-        since. `ended_at`: when the reply ended, in unix seconds; None: now. Its messages have this
-        time, however late they are stored.
+        `reply`: None if nothing usable came. `accounted`: by `accountant`. `is_end_unseen`: the
+        client has not seen the end of the reply, and may have asked again since. `ended_at`: when
+        the reply ended, in unix seconds; None: now. Its messages have this time, however late they
+        are stored.
 
         A failed request that forks leaves no trace. The new messages of any other failed request
-        are stored as unanswered. If the upstream refused the caller, nothing is stored: an
-        unverified credential must not fill the store.
+        are stored as unanswered.
         """
         opened = turn.opened
-        if not accepted or not opened.should_store:
+        if not opened.should_store:
             return NOTHING_COMMITTED
         complete, interrupted = await self._read_reply(opened, reply)
         if complete is None and opened.reconciled.verdict.forks:
