@@ -25,6 +25,7 @@ import httpx
 from om_proxy.testing import loopback
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import ScriptedServer
+from om_proxy.wire.server.disconnect import wait_for_disconnect
 from tests.e2e.process import Process
 from tests.support.free_port import free_port
 
@@ -38,7 +39,7 @@ HEADERS = {"authorization": "Bearer sk-bench", "x-om-thread": THREAD}
 async def hang(scope: loopback.Scope, receive: loopback.Receive, send: loopback.Send) -> None:
     """A receiver that takes a request and never answers."""
     await loopback.read_body(receive)
-    await loopback.wait_for_disconnect(receive)
+    await wait_for_disconnect(receive)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,7 +73,7 @@ def print_banner(settings: Settings, port: int, sign_in: SignIn | None = None) -
         *list_warnings(settings),
     ]
     lines += [f"warning: {warning}" for warning in warnings]
-    _print_lines(lines)
+    print(*lines, sep="\n", flush=True)
 
 
 def print_worker_banner(settings: Settings, port: int) -> None:
@@ -83,19 +83,14 @@ def print_worker_banner(settings: Settings, port: int) -> None:
         *list_missing_credentials(settings, effective, os.environ),
         *list_memory_model_warnings(settings, effective, None),
     ]
-    _print_lines(
-        [
-            f"om-proxy worker {__version__}, health at http://{settings.server.local_host}:{port}/readyz",
-            *render_memory_summary(settings),
-            *describe_chosen_models(settings, effective, None),
-            *(f"warning: {warning}" for warning in warnings),
-        ]
+    print(
+        f"om-proxy worker {__version__}, health at http://{settings.server.local_host}:{port}/readyz",
+        *render_memory_summary(settings),
+        *describe_chosen_models(settings, effective, None),
+        *(f"warning: {warning}" for warning in warnings),
+        sep="\n",
+        flush=True,
     )
-
-
-def _print_lines(lines: Sequence[str]) -> None:
-    for line in lines:
-        print(line, flush=True)
 
 
 class AnnouncedServer(GracefulServer):

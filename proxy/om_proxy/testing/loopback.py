@@ -122,12 +122,6 @@ async def read_body(receive: Receive) -> bytes:
     return b"".join(parts)
 
 
-async def wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client disconnects."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
 async def start_response(
     send: Send, status: int, content_type: bytes, *extra_headers: tuple[bytes, bytes]
 ) -> None:

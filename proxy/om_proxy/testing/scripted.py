@@ -32,6 +32,7 @@ import orjson
 from om_proxy.testing import chat_form, look_ups, loopback, messages_form, notes, responses_form
 from om_proxy.testing.chat_form import Form, Message, Turn
 from om_proxy.testing.loopback import Receive, Scope, Send
+from om_proxy.wire.server.disconnect import wait_for_disconnect
 
 Kind = Literal["nothing", "prose", "refusal", "loop", "http", "hang", "slow", "cut"]
 
@@ -206,7 +207,7 @@ class ScriptedServer:
         if fault and fault.kind == "slow":
             await asyncio.sleep(fault.seconds)
         elif fault and fault.kind == "hang":
-            await loopback.wait_for_disconnect(receive)
+            await wait_for_disconnect(receive)
             return True
         elif fault and fault.kind == "http":
             await loopback.send_json(

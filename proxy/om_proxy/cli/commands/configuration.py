@@ -98,7 +98,10 @@ def check(options: argparse.Namespace) -> int:
 
 def init(options: argparse.Namespace) -> int:
     """Write the file. Never overwrite a file, which somebody may have edited."""
-    text = read_annotated_file()
+    annotated_file = find_annotated_file()
+    if annotated_file is None:
+        raise ConfigError(f"this installation lacks {FILE_NAME}: install {DISTRIBUTION_NAME} again")
+    text = annotated_file.read_text(encoding="utf-8")
     path = Path(options.path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -115,14 +118,6 @@ def init(options: argparse.Namespace) -> int:
         f"Edit it, then: om-proxy check --config {path}"
     )
     return DONE
-
-
-def read_annotated_file() -> str:
-    """Return the file's text. Raises ConfigError if the file is not installed."""
-    path = find_annotated_file()
-    if path is None:
-        raise ConfigError(f"this installation lacks {FILE_NAME}: install {DISTRIBUTION_NAME} again")
-    return path.read_text(encoding="utf-8")
 
 
 def print_token(options: argparse.Namespace) -> int:

@@ -125,7 +125,7 @@ def _play_step(calls: Any, label: str, world: World) -> Iterator[Message]:
     results."""
     named_calls = [
         (f"call_{label}{letter}", *next(iter(call.items())))
-        for letter, call in zip("abc", _as_list(calls), strict=False)
+        for letter, call in zip("abc", calls if isinstance(calls, list) else [calls], strict=False)
     ]
     yield {
         "role": "assistant",
@@ -134,10 +134,6 @@ def _play_step(calls: Any, label: str, world: World) -> Iterator[Message]:
     }
     for call_id, name, arguments in named_calls:
         yield {"role": "tool", "tool_call_id": call_id, "content": world.call(name, arguments)}
-
-
-def _as_list(calls: Any) -> list[Mapping[str, Any]]:
-    return calls if isinstance(calls, list) else [calls]
 
 
 def _build_tool_call(call_id: str, name: str, arguments: Any) -> Message:

@@ -37,13 +37,6 @@ class Bill:
         """The share of the prompts that was read from the cache."""
         return self.cached / max(1, self.prompt)
 
-    def __add__(self, other: Bill) -> Bill:
-        return Bill(
-            self.prompt + other.prompt,
-            self.cached + other.cached,
-            self.completion + other.completion,
-        )
-
     def compute_dollars(self, price: Price) -> float:
         """Return the cost in dollars. Input that is not read from the cache is written to the cache,
         at the price for cache writes: some providers charge more for it than for plain input."""

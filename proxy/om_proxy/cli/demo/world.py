@@ -313,13 +313,15 @@ class World:
         ]
         tests = [test for test in existing if test["name"].startswith(target)]
         failed = [test for test in tests if "until" in test and test["until"] not in self._written]
-        return "\n".join(
-            [
-                *_render_progress(tests, failed),
-                *_render_failures(failed),
-                _render_summary(tests, failed),
-            ]
-        )
+        marks = [(test, "FAILED" if test in failed else "PASSED") for test in tests]
+        lines = [
+            f"{test['name']} {mark} [{100 * i // len(tests):>3}%]"
+            for i, (test, mark) in enumerate(marks, start=1)
+        ]
+        for test in failed:
+            lines.append(f"____ {test['name'].rpartition('::')[2]} ____\n{test['trace'].rstrip()}")
+        failures = f"{len(failed)} failed, " if failed else ""
+        return "\n".join([*lines, f"==== {failures}{len(tests) - len(failed)} passed ===="])
 
     def _calendar(self, first: str, last: str) -> str:
         entries = [e for e in self._paper["calendar"] if first <= str(e["day"]) <= last]
@@ -333,23 +335,6 @@ class World:
             return report_dry_run(draw_dairy_orders())
         output: str = self._paper["shell"][command]
         return output.rstrip()
-
-
-def _render_progress(
-    tests: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]
-) -> Iterable[str]:
-    for i, test in enumerate(tests, start=1):
-        yield f"{test['name']} {'FAILED' if test in failed else 'PASSED'} [{100 * i // len(tests):>3}%]"
-
-
-def _render_failures(failed: Sequence[Mapping[str, Any]]) -> Iterable[str]:
-    for test in failed:
-        yield f"____ {test['name'].rpartition('::')[2]} ____\n{test['trace'].rstrip()}"
-
-
-def _render_summary(tests: Sequence[Mapping[str, Any]], failed: Sequence[Mapping[str, Any]]) -> str:
-    passed = f"{len(tests) - len(failed)} passed"
-    return f"==== {f'{len(failed)} failed, ' if failed else ''}{passed} ===="
 
 
 def report_dry_run(orders: Iterable[tuple[str, ...]]) -> str:
