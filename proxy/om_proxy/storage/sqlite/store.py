@@ -39,7 +39,6 @@ from om_proxy.storage.sqlite import claiming, queries
 from om_proxy.storage.sqlite import events as event_rows
 from om_proxy.storage.sqlite.commit import Commit, SharedCommit
 from om_proxy.storage.sqlite.connection_worker import (
-    MAX_GROUP_UNITS,
     ConnectionWorker,
     run_in_connection_thread,
 )
@@ -120,7 +119,6 @@ class SqliteStore(SqliteSearch, SqliteRecords, SqliteForgetting, SharedStore):
         path: str | Path,
         *,
         busy_timeout_s: float = BUSY_TIMEOUT_S,
-        max_group_units: int = MAX_GROUP_UNITS,
         generations: int | None = None,
         create: bool = True,
         clock: Callable[[], float] = time.time,
@@ -132,11 +130,11 @@ class SqliteStore(SqliteSearch, SqliteRecords, SqliteForgetting, SharedStore):
         `:memory:` lives until `close`. With `create=False`, raise StorageError for a file that is
         no store yet, and change nothing.
 
-        `busy_timeout_s`: how long to wait for another process's lock. `max_group_units`: how many
-        commits may share a transaction. `generations`: how many older generations of a log are
-        kept; None: all. `clock`: this machine's, in unix seconds. `masters`: the master keys that
-        its text is encrypted with; None: none. `separate`: where its keys are; None: in the file.
-        The store closes it. `moves_keys`: keys that are in the file may be moved.
+        `busy_timeout_s`: how long to wait for another process's lock. `generations`: how many older
+        generations of a log are kept; None: all. `clock`: this machine's, in unix seconds.
+        `masters`: the master keys that its text is encrypted with; None: none. `separate`: where its
+        keys are; None: in the file. The store closes it. `moves_keys`: keys that are in the file may
+        be moved.
         """
         database = str(path)
         is_in_memory = database == IN_MEMORY
@@ -148,7 +146,6 @@ class SqliteStore(SqliteSearch, SqliteRecords, SqliteForgetting, SharedStore):
             lambda: open_connection(database, busy_timeout_s, WRITER_PRAGMAS),
             "BEGIN IMMEDIATE",
             is_kept_open=is_in_memory,
-            max_units=max_group_units,
             lock=lock,
         )
         reader = (
