@@ -88,7 +88,12 @@ async def _add_batch(session: Session, batch: LedgerBatch) -> None:
     owners = sorted({(line.tenant, line.resource) for line in batch.lines})
     known = {tuple(row) for row in await session.select_many(FIND_RESOURCE, owners)}
     named = [
-        (line if (line.tenant, line.resource) in known else _forget_name(line), account)
+        (
+            line
+            if (line.tenant, line.resource) in known
+            else line._replace(resource=NAMELESS_RESOURCE),
+            account,
+        )
         for line, account in batch.lines.items()
     ]
     rows = [
@@ -96,10 +101,6 @@ async def _add_batch(session: Session, batch: LedgerBatch) -> None:
         for line, account in sorted(named, key=lambda each: each[0])
     ]
     await session.execute_many(ADD_LINE, rows)
-
-
-def _forget_name(line: LedgerLine) -> LedgerLine:
-    return line._replace(resource=NAMELESS_RESOURCE)
 
 
 async def _select_sums(session: Session, query: LedgerQuery) -> tuple[LedgerSum, ...]:
