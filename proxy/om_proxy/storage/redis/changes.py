@@ -96,6 +96,10 @@ class Changes:
         for first in range(0, len(arguments), MAX_FIELDS):
             self.call(*head, *arguments[first : first + MAX_FIELDS])
 
+    def write_field(self, name: str, field: Argument, value: str | bytes | None) -> None:
+        """Set a field of a hash, or remove it if there is no value."""
+        self.call(*(("HSET", name, field, value) if value else ("HDEL", name, field)))
+
     def set_fields(self, name: str, values: Mapping[int, str | bytes]) -> None:
         self.call_in_parts(("HSET", name), [part for pair in values.items() for part in pair])
 

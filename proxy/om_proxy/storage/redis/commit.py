@@ -134,25 +134,14 @@ class Commit:
                 changes.call("ZREM", chunks, entry.id)
         if difference.entries or difference.is_shortened:
             ids = rows.encode_ids([entry.id for entry in log.entries])
-            generations = self._name(changes, "generations")
-            if ids:
-                changes.call("HSET", generations, log.generation, ids)
-            else:
-                changes.call("HDEL", generations, log.generation)
+            changes.write_field(self._name(changes, "generations"), log.generation, ids)
         if difference.began:
             beginning = rows.encode(tuple(difference.began))
             changes.call("HSET", self._name(changes, "beginnings"), log.generation, beginning)
-        self._add_reflection(changes, difference)
-
-    def _add_reflection(self, changes: Changes, difference: Difference) -> None:
-        if not difference.has_new_reflection:
-            return
-        row, reflection = self._name(changes, "row"), self._after.log.reflection
-        if reflection:
-            sealed = rows.encode_reflection(reflection, self._cipher)
-            changes.call("HSET", row, "reflection", sealed)
-        else:
-            changes.call("HDEL", row, "reflection")
+        if difference.has_new_reflection:
+            waiting = log.reflection
+            sealed = rows.encode_reflection(waiting, self._cipher) if waiting else None
+            changes.write_field(self._name(changes, "row"), "reflection", sealed)
 
     def _drop_notes(self, changes: Changes, older: Mapping[int, tuple[int, ...]]) -> None:
         """Drop chunks. One that an older generation holds is kept as an entry of that one."""
@@ -170,19 +159,25 @@ class Commit:
             logs[self._after.log.generation] = tuple(e.id for e in self._after.log.entries)
         kept = sorted(logs)[-self._kept_count :] if self._kept_count else []
         gone = [number for number in logs if number not in kept]
-        changes.call_in_parts(("HDEL", self._name(changes, "generations")), gone)
         stored = {
             int(id_) for id_ in await changes.session.call("HKEYS", self._name(changes, "notes"))
         }
         held = {id_ for number in kept for id_ in logs[number]}
         held.update(chunk.id for chunk in self._after.chunks)
-        unheld = sorted(stored - held)
-        changes.call_in_parts(("HDEL", self._name(changes, "notes")), unheld)
-        beginnings = self._name(changes, "beginnings")
+        old: list[int] = []
         if kept:
-            numbers = [int(number) for number in await changes.session.call("HKEYS", beginnings)]
-            old = [number for number in numbers if number < kept[0]]
-            changes.call_in_parts(("HDEL", beginnings), old)
+            begun = map(int, await changes.session.call("HKEYS", self._name(changes, "beginnings")))
+            old = [number for number in begun if number < kept[0]]
+        _drop_logs(changes, self.before.key, gone, sorted(stored - held), old)
+
+
+def _drop_logs(
+    changes: Changes, key: Key, generations: list[int], notes: list[int], beginnings: list[int]
+) -> None:
+    """Drop older generations, the notes that no other holds, and when generations began."""
+    parts = {"generations": generations, "notes": notes, "beginnings": beginnings}
+    for part, ids in parts.items():
+        changes.call_in_parts(("HDEL", changes.names.of_thread(part, key)), ids)
 
 
 def _is_rewound(before: Memory, after: Memory, difference: Difference) -> bool:
@@ -371,9 +366,7 @@ async def drop_generations(
     begun = [number for number in map(int, beginnings) if number in numbers and number < current]
     changes = Changes(session)
     changes.expect_version(key, expected_version)
-    changes.call_in_parts(("HDEL", names.of_thread("generations", key)), gone)
-    changes.call_in_parts(("HDEL", names.of_thread("notes", key)), unheld)
-    changes.call_in_parts(("HDEL", names.of_thread("beginnings", key)), begun)
+    _drop_logs(changes, key, gone, unheld, begun)
     if (await changes.apply()).failed is not None:
         raise create_version_conflict(key, expected_version)
     return len(gone)

@@ -191,10 +191,7 @@ async def _delete_notes(changes: Changes, log: Memory, ids: Collection[int]) -> 
         kept = [id_ for id_ in stored if id_ not in ids]
         if number == log.log.generation or len(kept) == len(stored):
             continue
-        if kept:
-            changes.call("HSET", generations, number, rows.encode_ids(kept))
-        else:
-            changes.call("HDEL", generations, number)
+        changes.write_field(generations, number, rows.encode_ids(kept))
     changes.call_in_parts(("HDEL", changes.names.of_thread("notes", log.key)), tuple(ids))
 
 
