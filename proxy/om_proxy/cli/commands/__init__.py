@@ -1,1 +1,1 @@
-"""Run one command each: a module is imported only when its command runs."""
+"""Run the commands: a module has those of one subject, and is imported only when one of them runs."""

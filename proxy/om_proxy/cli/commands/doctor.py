@@ -74,9 +74,7 @@ async def examine(settings: Settings, options: argparse.Namespace) -> list[Findi
         *servers,
         *examine_credentials(settings, effective),
         *(await try_calls(settings, effective, model) if options.call else ()),
-        *await examine_store(
-            settings, now, revive=options.revive, tenant=options.tenant, resource=resource
-        ),
+        *await examine_store(settings, now, options),
         examine_ranks(model),
         examine_prices(now),
     ]

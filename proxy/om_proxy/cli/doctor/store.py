@@ -3,6 +3,7 @@ machine's clock, and which threads have memory work that fails."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import stat
@@ -28,14 +29,9 @@ from om_proxy.storage.values.listing import ThreadInfo, ThreadSelection
 
 
 async def examine_store(
-    settings: Settings,
-    now: float,
-    *,
-    revive: bool,
-    tenant: str | None = None,
-    resource: str | None = None,
+    settings: Settings, now: float, options: argparse.Namespace
 ) -> list[Finding]:
-    """Examine the store and its threads."""
+    """Examine the store and its threads. `now`: unix seconds by this machine's clock."""
     try:
         if settings.storage.file and not os.access(settings.storage.file, os.F_OK):
             return [await asyncio.to_thread(examine_first_start, settings.storage)]
@@ -51,7 +47,7 @@ async def examine_store(
                 now,
                 search=settings.storage.search,
             ),
-            *await examine_threads(store, revive=revive, tenant=tenant, resource=resource),
+            *await examine_threads(store, options),
             *(
                 await examine_due_work(store, await store.clock())
                 if settings.background.external
@@ -219,17 +215,16 @@ MAX_WAITING_S = 180.0
 DUE_SAMPLE = 50  # due threads that are looked at
 
 
-async def examine_threads(
-    store: Store, *, revive: bool, tenant: str | None = None, resource: str | None = None
-) -> list[Finding]:
-    """Examine which threads have memory work that fails, the parked ones first. With `revive`, clear
+async def examine_threads(store: Store, options: argparse.Namespace) -> list[Finding]:
+    """Examine which threads have memory work that fails, the parked ones first. With --revive, clear
     their failures, so that their work is due again: a revived thread needs no attention any more."""
     failing: list[tuple[ThreadInfo, bool]] = []
     cursor: Key | None = None
-    while page := await store.threads(tenant, resource, cursor):
+    while page := await store.threads(options.tenant, options.resource, cursor):
         for info in page:
             if info.failures or info.cause:
-                is_revived = revive and bool(info.failures) and await revive_thread(store, info.key)
+                is_wanted = options.revive and info.failures > 0
+                is_revived = is_wanted and await revive_thread(store, info.key)
                 failing.append((info, is_revived))
         cursor = page[-1].key
     failing.sort(key=lambda pair: (-pair[0].parked, -pair[0].failures))
