@@ -22,7 +22,6 @@ from om_proxy.observability import logs
 from om_proxy.proof.evaluation.benchmarks import check_data, lay_settings
 from om_proxy.proof.evaluation.call_log import BudgetReached, CallLog, sum_dollars
 from om_proxy.proof.evaluation.case_player import SYSTEMS
-from om_proxy.proof.evaluation.models import parse_model
 from om_proxy.proof.evaluation.report import build_report, render_page
 from om_proxy.proof.evaluation.run import (
     BENCHMARKS,
@@ -160,7 +159,7 @@ def read_price(text: str) -> tuple[str, Price]:
 
 
 def print_plan(chosen: RunPlan, *, as_json: bool = False) -> None:
-    prices = {step: parse_model(chosen.models[step], chosen.prices[step]).price for step in STEPS}
+    prices = {step: model.price for step, model in chosen.parse_models().items()}
     steps = estimate_run(chosen.choose_cases(), chosen.systems, prices)
     if as_json:
         print_json(steps)

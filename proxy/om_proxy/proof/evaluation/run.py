@@ -64,6 +64,9 @@ class RunPlan:
     models: Mapping[str, str]
     prices: Mapping[str, Price | None]
 
+    def parse_models(self) -> dict[str, Model]:
+        return {step: parse_model(self.models[step], self.prices[step]) for step in STEPS}
+
     def choose_cases(self) -> list[Case]:
         return choose_cases(self.benchmark, self.data, self.sample, self.case_count)
 
@@ -72,7 +75,6 @@ def describe_run(plan: RunPlan) -> dict[str, Any]:
     """Return what `run.json` says."""
     questions = sum(len(case.questions) for case in plan.choose_cases())
     everything = choose_cases(plan.benchmark, plan.data, None, None)
-    models = {step: parse_model(plan.models[step], plan.prices.get(step)) for step in STEPS}
     return {
         "version": __version__,
         "benchmark": plan.benchmark.name,
@@ -84,7 +86,7 @@ def describe_run(plan: RunPlan) -> dict[str, Any]:
         "all_questions": sum(len(case.questions) for case in everything),
         "systems": list(plan.systems),
         "models": dict(plan.models),
-        "prices": {step: dump_price(model.price) for step, model in models.items()},
+        "prices": {step: dump_price(model.price) for step, model in plan.parse_models().items()},
         "settings": orjson.dumps(plan.benchmark.settings).decode(),
         "ceiling": plan.benchmark.ceiling,
         "is_played": any(spec.startswith(PLAYED_PREFIX) for spec in plan.models.values()),
@@ -121,10 +123,9 @@ async def play_run(
     Raises BudgetReached and what models raise; a later call of this function goes on."""
     check_data(plan.benchmark.source, plan.data)
     folder.cut_torn_case()
-    models = {step: parse_model(plan.models[step], plan.prices[step]) for step in STEPS}
-    asked = LoggedModels(CallLog(folder.path), models, budget)
+    asked = LoggedModels(CallLog(folder.path), plan.parse_models(), budget)
     done = {row.get("case") for row in folder.read_cases()}
-    player, cases = create_player(plan, asked, models), plan.choose_cases()
+    player, cases = create_player(plan, asked), plan.choose_cases()
     for place, case in enumerate(cases, 1):
         if case.number not in done:
             folder.append_case(await player.play(case))
@@ -137,14 +138,10 @@ async def play_run(
     return report
 
 
-def create_player(plan: RunPlan, asked: LoggedModels, models: Mapping[str, Model]) -> CasePlayer:
-    return CasePlayer(
-        plan.benchmark,
-        asked,
-        models["actor"].name,
-        models["judge"].name,
-        plan.systems,
-    )
+def create_player(plan: RunPlan, asked: LoggedModels) -> CasePlayer:
+    models = plan.parse_models()
+    actor, judge = models["actor"].name, models["judge"].name
+    return CasePlayer(plan.benchmark, asked, actor, judge, plan.systems)
 
 
 def dump_price(price: Price | None) -> dict[str, float] | None:

@@ -18,9 +18,8 @@ from om_proxy.proof.evaluation.call_log import (
     hash_body,
 )
 from om_proxy.proof.evaluation.case_player import is_right
-from om_proxy.proof.evaluation.models import parse_model
 from om_proxy.proof.evaluation.report import build_report
-from om_proxy.proof.evaluation.run import STEPS, RunFolder, RunPlan, create_player, dump, read_price
+from om_proxy.proof.evaluation.run import RunFolder, RunPlan, create_player, dump, read_price
 
 Row = Mapping[str, Any]
 
@@ -89,9 +88,8 @@ async def play_again(folder: RunFolder, plan: RunPlan) -> str | None:
     """Play a run with its log as the only model, and return the first difference: a prompt that the
     log does not have, or another row. None: every prompt was made again, byte for byte."""
     check_data(plan.benchmark.source, plan.data)
-    models = {step: parse_model(plan.models[step], plan.prices[step]) for step in STEPS}
     asked = LoggedModels(CallLog(folder.path), {})
-    player, cases = create_player(plan, asked, models), plan.choose_cases()
+    player, cases = create_player(plan, asked), plan.choose_cases()
     told = list(folder.read_cases())
     if len(told) != len(cases) + 1:
         return f"cases.jsonl has {len(told)} lines, and the run has {len(cases) + 1}"
