@@ -120,6 +120,16 @@ def read_time(at: float, zone: tzinfo | None) -> datetime:
         return datetime.fromtimestamp(0, zone)
 
 
+def format_day(day: date) -> str:
+    """Return a day as prompts and answers write it: `Nov 20, 2025`."""
+    return f"{MONTH_NAMES[day.month - 1][:3]} {day.day}, {day.year}"
+
+
+def format_moment(at: datetime) -> str:
+    """Return a time as prompts and answers write it: `Nov 20, 2025 23:47`."""
+    return f"{format_day(at)} {at:%H:%M}"
+
+
 def annotate_entries(entries: Sequence[str], today: date) -> Iterator[str]:
     """Relate the dates of a log's entries to `today`, the render date. In order: a gap may lie between
     the last heading of one and the first of the next.

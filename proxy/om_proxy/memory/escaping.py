@@ -126,22 +126,18 @@ PROMPT_TAGS = (
 )
 
 
-def _spelling_pattern(name: str) -> str:
-    return r"[\W_]*".join(INVISIBLE_CHARACTERS.join(word) for word in name.split("-"))
-
-
-def names_pattern(names: tuple[str, ...]) -> str:
-    """Return a pattern of any spelling of these names, as a whole word."""
-    longest_first = sorted(names, key=len, reverse=True)
-    return f"(?:{'|'.join(map(_spelling_pattern, longest_first))}){INVISIBLE_CHARACTERS}(?![^\\W_])"
-
-
 @cache
 def _compile_tag_beginning() -> re.Pattern[str]:
+    """Return the pattern of a bracket, the run after it, and any spelling of a name of ours."""
+    spelt = (
+        r"[\W_]*".join(INVISIBLE_CHARACTERS.join(word) for word in name.split("-"))
+        for name in sorted(PROMPT_TAGS, key=len, reverse=True)
+    )
+    name = f"(?:{'|'.join(spelt)}){INVISIBLE_CHARACTERS}(?![^\\W_])"
     # A run is taken whole (possessively) whether a name follows or not: that keeps the search
     # linear on `<<<<…`.
     return re.compile(
-        rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?:<|{ESCAPED_ANGLE_BRACKET}|[\W_])*+(?P<named>(?={names_pattern(PROMPT_TAGS)})|\Z)?",
+        rf"(?:<|{ESCAPED_ANGLE_BRACKET})(?:<|{ESCAPED_ANGLE_BRACKET}|[\W_])*+(?P<named>(?={name})|\Z)?",
         re.IGNORECASE,
     )
 

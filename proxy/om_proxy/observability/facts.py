@@ -25,7 +25,6 @@ from om_proxy.common.errors import CredentialKind, OmError, Unauthorized, raise_
 from om_proxy.common.reasons import Reason, Status
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.ledger import Account, History
-from om_proxy.memory.lifecycle.retention import LogRetiredWhy, RetiredWhy
 from om_proxy.memory.model import Key
 from om_proxy.memory.recall.offering import Offer
 from om_proxy.memory.rounds import LookUpMode, LookUpOutcome
@@ -224,7 +223,7 @@ class Retired(Struct, frozen=True):
     """A thread, or a resource as a whole, was forgotten because it had not been used for long."""
 
     key: Key  # without a thread name: the resource
-    why: RetiredWhy
+    why: Literal["ttl"]
     threads: int
     messages: int
     bytes: str  # as in `Forgotten`
@@ -235,7 +234,7 @@ class LogRetired(Struct, frozen=True):
     generations."""
 
     key: Key
-    why: LogRetiredWhy
+    why: Literal["max_observations", "max_reflections", "generations"]
     count: int  # of entries, or of generations
 
 

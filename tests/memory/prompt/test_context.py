@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from om_proxy.memory.dates import format_moment
 from om_proxy.memory.escaping import escape, unescape
-from om_proxy.memory.prompt import context
 from om_proxy.memory.prompt.context import ContextOptions, continuation_hint, observation_block
 
 NOW = datetime(2023, 5, 29, 12, tzinfo=UTC)
@@ -279,7 +279,7 @@ def test_the_hint() -> None:
 def test_the_current_task_says_as_of_when() -> None:
     """Later messages may show it done: the actor must see how old it is."""
     shown = block(
-        LOG, task="Prune", as_of=context.format_moment(datetime(2025, 11, 20, 23, 47, tzinfo=UTC))
+        LOG, task="Prune", as_of=format_moment(datetime(2025, 11, 20, 23, 47, tzinfo=UTC))
     )
     assert '<current-task as-of="Nov 20, 2025 23:47">\nPrune\n</current-task>' in shown
 

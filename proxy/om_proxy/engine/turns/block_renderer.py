@@ -10,14 +10,13 @@ from typing import NamedTuple, TypeAlias
 
 from om_proxy.common.bounded_cache import BoundedCache
 from om_proxy.engine.policy import MemoryContext
-from om_proxy.memory.dates import find_zone, read_time
+from om_proxy.memory.dates import find_zone, format_moment, read_time
 from om_proxy.memory.lifecycle.hints import ActiveHints, active_hints
 from om_proxy.memory.model import Memory, Observation, Pin
 from om_proxy.memory.notes.sections import split_entry
 from om_proxy.memory.prompt.context import (
     ContextOptions,
     continuation_hint,
-    format_moment,
     hint_with_pins,
     hint_without_notes,
     observation_block,

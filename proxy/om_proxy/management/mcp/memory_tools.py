@@ -27,11 +27,11 @@ from om_proxy.management.mcp.tools import (
     ToolCall,
     use_tool_names,
 )
-from om_proxy.memory.dates import find_zone, read_time
+from om_proxy.memory.dates import find_zone, format_moment, read_time
 from om_proxy.memory.lifecycle.hints import active_hints
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Observation
 from om_proxy.memory.notes.sections import split_entry
-from om_proxy.memory.prompt.context import ContextOptions, format_moment, observation_block
+from om_proxy.memory.prompt.context import ContextOptions, observation_block
 from om_proxy.memory.recall.arguments import (
     CANNOT_READ_NOW,
     ONLY_THIS_CONVERSATION,

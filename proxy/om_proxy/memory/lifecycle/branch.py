@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from msgspec.structs import replace
 
-from om_proxy.memory.dates import MONTH_NAMES
+from om_proxy.memory.dates import format_day
 from om_proxy.memory.lifecycle import log_sharing
 from om_proxy.memory.lifecycle.edits import carry_edits
 from om_proxy.memory.lifecycle.transitions import is_made_from
@@ -127,8 +127,7 @@ def add_rollback_note(
     time zone.
     """
     seq = last_mark.seq
-    date = f"{MONTH_NAMES[when.month - 1][:3]} {when.day}, {when.year}"
-    text = ROLLBACK_NOTE.format(date=date, time=f"{when:%H:%M}")
+    text = ROLLBACK_NOTE.format(date=format_day(when), time=f"{when:%H:%M}")
     parts = (Part(memory.thread_label, seq, seq, last_mark.chain),)
     note = Observation(
         id=max([log_sharing.next_entry_id(memory), *(entry.id + 1 for entry in entries)]),

@@ -12,8 +12,6 @@ from typing import Literal, NamedTuple
 
 from om_proxy.memory.model import ObservationLog
 
-GenerationsWhy = Literal["max_reflections", "generations"]
-
 
 class OlderGeneration(NamedTuple):
     """An older generation that is stored."""
@@ -37,7 +35,7 @@ class RetiredGenerations(NamedTuple):
 
     thread: str
     numbers: tuple[int, ...]
-    why: GenerationsWhy
+    why: Literal["max_reflections", "generations"]
 
 
 def list_made_from(log: ObservationLog) -> frozenset[int]:
@@ -87,9 +85,6 @@ def _group_by_thread(chosen: Iterable[tuple[float, str, int]]) -> list[RetiredGe
         for thread, of_thread in numbers.items()
     ]
 
-
-RetiredWhy = Literal["ttl"]
-LogRetiredWhy = Literal["max_observations", "max_reflections", "generations"]
 
 # A request that comes so shortly before the end keeps its thread: its reply may take longer.
 MAX_KEEPING_MARGIN_S = 43_200.0

@@ -189,11 +189,6 @@ def _fill_date(text: str, render_date: date) -> str:
     )
 
 
-def format_moment(at: datetime) -> str:
-    """Return a time as the block writes it: `Nov 20, 2025 23:47`."""
-    return f"{dates.MONTH_NAMES[at.month - 1][:3]} {at.day}, {at.year} {at:%H:%M}"
-
-
 def _preamble(
     scope: str,
     options: ContextOptions,

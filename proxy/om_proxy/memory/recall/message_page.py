@@ -150,14 +150,20 @@ def _write_part(
     max_tokens = {"text": clips.text, "tool-call": clips.call}.get(part.kind, clips.other)
     chars = find_fitting_chars(part.text, max_tokens, count_tokens)
     is_cut = chars < len(part.text)
-    shown_name = clean_line(part.name, clips.name) if clips.name else ""
-    name = "" if part.kind == "text" else f" {part.kind} {shown_name}".rstrip()
+    name = _write_name(part, clips.name)
     remark = f" (cut; partIndex={index} for all)" if is_cut else ""
     if name or remark or not is_only:
         yield f"[p{index}]{name}{remark}"
     shown = part.text[: move_to_word_end(part.text, chars)]
     if shown:
         yield quote(shown)
+
+
+def _write_name(part: QuotedPart, max_chars: int) -> str:
+    """Write the kind of a part that is no text, and the name of its tool."""
+    if part.kind == "text":
+        return ""
+    return f" {part.kind} {clean_line(part.name, max_chars) if max_chars else ''}".rstrip()
 
 
 # Write one part of a message in full, piece by piece.
@@ -236,15 +242,10 @@ def _write_piece(
     way_on = f"; go on with charOffset={end}" if end < readable else ""
     if end >= readable and readable < len(part.text):
         way_on = "; the rest of this result cannot be read"
-    name = (
-        ""
-        if part.kind == "text"
-        else f" {part.kind} {clean_line(part.name, MAX_NAME_CHARS)}".rstrip()
-    )
     lines = [
         f"p{index} of {message.id}{parts}, characters {start} to {end} of {len(part.text)}{way_on}",
         write_message_header(message, zone),
-        f"[p{index}]{name}",
+        f"[p{index}]{_write_name(part, MAX_NAME_CHARS)}",
     ]
     if end > start:
         lines.append(quote(part.text[start:end]))

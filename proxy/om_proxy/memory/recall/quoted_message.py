@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from typing import Literal, NamedTuple
 
 from om_proxy.common.apis import ApiName
-from om_proxy.memory.dates import MONTH_NAMES, read_time
+from om_proxy.memory.dates import format_day, format_moment, read_time
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.message_ids import write_message_id
 
@@ -52,11 +52,8 @@ def write_message_header(message: QuotedMessage, zone: tzinfo, *, title_chars: i
     """Write the line above a quoted message: `[m12] user, May 8, 2023 13:56`. `title_chars`: of its
     conversation's title; 0: without one."""
     role = message.role if message.role in KNOWN_ROLES else UNKNOWN_ROLE
-    when = (
-        format_time(message.at, zone)
-        if message.is_dated
-        else (f"on or before {format_day(message.at, zone)}")
-    )
+    at = read_time(message.at, zone)
+    when = format_moment(at) if message.is_dated else f"on or before {format_day(at)}"
     where = (
         f', in "{clean_line(message.title, title_chars)}"' if title_chars and message.title else ""
     )
@@ -67,29 +64,6 @@ def write_attachment(part: QuotedPart, name_chars: int = MAX_NAME_CHARS) -> str:
     """Write what stands for an image or a file: `[image: cat.png]`; 0 characters: `[image]`."""
     name = clean_line(part.name, name_chars) if name_chars else ""
     return f"[{part.kind}: {name}]" if name else f"[{part.kind}]"
-
-
-def format_time(at: float, zone: tzinfo) -> str:
-    local = read_time(at, zone)
-    return f"{_month_day(local)}, {local.year} {local:%H:%M}"
-
-
-def format_day(at: float, zone: tzinfo) -> str:
-    local = read_time(at, zone)
-    return f"{_month_day(local)}, {local.year}"
-
-
-def format_days(first: float, last: float, zone: tzinfo) -> str:
-    """Write a span of days: `Mar 1 – May 8, 2023`."""
-    began, ended = read_time(min(first, last), zone), read_time(max(first, last), zone)
-    if began.date() == ended.date():
-        return format_day(last, zone)
-    year = "" if began.year == ended.year else f", {began.year}"
-    return f"{_month_day(began)}{year} – {_month_day(ended)}, {ended.year}"
-
-
-def _month_day(local: datetime) -> str:
-    return f"{MONTH_NAMES[local.month - 1][:3]} {local.day}"
 
 
 # Quote text of messages so that nothing in it can pass for a line of ours.

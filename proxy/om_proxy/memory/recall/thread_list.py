@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import tzinfo
 from typing import NamedTuple
 
-from om_proxy.memory.dates import read_time
+from om_proxy.memory.dates import format_day, read_time
 from om_proxy.memory.escaping import escape
 from om_proxy.memory.recall.arguments import MAX_PAGE
 from om_proxy.memory.recall.clipping import CountTokens
@@ -18,7 +18,6 @@ from om_proxy.memory.recall.quoted_message import (
     MAX_TITLE_CHARS,
     clean_line,
     clean_text,
-    format_days,
 )
 
 # of an answer, for each conversation that a page may hold: its line without title and resource
@@ -103,10 +102,20 @@ def _write_thread(thread: ListedThread, zone: tzinfo, title_chars: int) -> str:
     title = clean_line(thread.title or "", title_chars) if title_chars else ""
     named = f'"{title}"' if title else "untitled"
     count = f"{thread.messages} message{'' if thread.messages == 1 else 's'}"
-    days = format_days(thread.began_at, thread.active_at, zone)
+    days = _format_days(thread.began_at, thread.active_at, zone)
     current = ", ← current" if thread.is_current else ""
     whose = f", resource {write_resource_name(thread.resource)}" if thread.resource else ""
     return f"- {named} [{shorten_label(thread.label)}], {count}, {days}{whose}{current}"
+
+
+def _format_days(first: float, last: float, zone: tzinfo) -> str:
+    """Write a span of days: `Mar 1 – May 8, 2023`."""
+    began, ended = read_time(min(first, last), zone), read_time(max(first, last), zone)
+    if began.date() == ended.date():
+        return format_day(ended)
+    begin = format_day(began)
+    begin = begin.partition(",")[0] if began.year == ended.year else begin
+    return f"{begin} – {format_day(ended)}"
 
 
 def write_resource_name(resource: str) -> str:
