@@ -578,19 +578,18 @@ def join_ledgers(ledger: ThreadLedger, later: ThreadLedger) -> ThreadLedger:
 
 def rebase_ledger(now: ThreadLedger, before: ThreadLedger, after: ThreadLedger) -> ThreadLedger:
     """Return `now` with what was added between `before` and `after`."""
-    return ThreadLedger(
-        _rebase_account(now.full, before.full, after.full),
-        _rebase_account(now.full_memory, before.full_memory, after.full_memory),
-        _rebase_account(now.partial, before.partial, after.partial),
-        _rebase_account(now.partial_memory, before.partial_memory, after.partial_memory),
-        after.mark or now.mark,
-        now.cached + max(after.cached - before.cached, 0),
-        now.repeated + max(after.repeated - before.repeated, 0),
-        after.shadow_mark or now.shadow_mark,
-        after.shadow_parts or now.shadow_parts,
+    added = replace(
+        after,
+        full=_subtract(after.full, before.full),
+        full_memory=_subtract(after.full_memory, before.full_memory),
+        partial=_subtract(after.partial, before.partial),
+        partial_memory=_subtract(after.partial_memory, before.partial_memory),
+        cached=max(after.cached - before.cached, 0),
+        repeated=max(after.repeated - before.repeated, 0),
     )
+    return join_ledgers(now, added)
 
 
-def _rebase_account(now: Account, before: Account, after: Account) -> Account:
-    pairs = zip(astuple(after), astuple(before), strict=True)
-    return now.add(Account(*(max(new - old, 0) for new, old in pairs)))
+def _subtract(account: Account, before: Account) -> Account:
+    pairs = zip(astuple(account), astuple(before), strict=True)
+    return Account(*(max(new - old, 0) for new, old in pairs))
