@@ -61,7 +61,7 @@ RUNNING_COMMANDS = (
         "A worker reads the servers' configuration. At server.host and server.port it answers /healthz, /readyz and "
         "/metrics; beside a server on the same machine it needs a --port of its own.",
     ),
-    Command("check", "show the settings in force for a model, and what needs attention", "configuration.check", (
+    Command("check", "show the settings in force for a model, and what needs attention", "doctor.check", (
         CONFIG,
         option("--model", "the actor's model, as the client names it"),
         option("--resource", "the resource, as the client names it"),

@@ -1,4 +1,4 @@
-"""`om-proxy doctor`: find what does not work, and print what needs attention first."""
+"""Show the settings in force (`om-proxy check`), and find what does not work (`om-proxy doctor`)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from urllib.parse import urlsplit
 from om_proxy.agents.model_access.targets import list_models
 from om_proxy.agents.models import encodings
 from om_proxy.agents.models.price_list import PRICE_TABLE_FILE, find_litellm_file
+from om_proxy.app.store_opening import check_drivers, check_keys_are_apart
 from om_proxy.cli.answers import escape_text, print_json, print_report, show_progress
 from om_proxy.cli.doctor.call import build_inherited_target, try_observer, try_prompt
 from om_proxy.cli.doctor.clients import examine_client
 from om_proxy.cli.doctor.models import (
+    describe_chosen_models,
     list_memory_model_warnings,
     list_missing_credentials,
     list_vector_faults,
@@ -24,6 +26,7 @@ from om_proxy.cli.doctor.models import (
 from om_proxy.cli.doctor.store import examine_store
 from om_proxy.cli.doctor.upstreams import Finding, examine_upstreams
 from om_proxy.cli.exit_status import DONE, NOT_WORKING
+from om_proxy.common.errors import StorageError
 from om_proxy.engine.policy import list_open_keys
 from om_proxy.memory.prompt.context import layout_for
 from om_proxy.settings.config import (
@@ -31,9 +34,19 @@ from om_proxy.settings.config import (
     Effective,
     Settings,
     list_address_warnings,
+    list_settings,
     list_warnings,
     load,
+    render_settings,
+    render_summary,
     render_value,
+)
+from om_proxy.storage.encryption.admission import load_master_keys
+from om_proxy.storage.promises import (
+    create_postgres_promise,
+    create_redis_promise,
+    create_sqlite_promise,
+    list_promises,
 )
 
 MAX_PRICE_TABLE_AGE_DAYS = 180
@@ -183,3 +196,71 @@ def examine_prices(now: float) -> Finding:
             "missing: update litellm",
         )
     return Finding(True, f"the price table was installed {max(age_days, 0)} days ago")
+
+
+def render_promises(settings: Settings) -> list[str]:
+    """Render what the store of these settings promises. The store itself is not opened: that would
+    bring its schema up to date."""
+    storage = settings.storage
+    if storage.is_postgres:  # without `durable`, the server's own settings decide
+        promise = create_postgres_promise(commits_wait=storage.durable)
+    elif storage.is_redis:
+        promise = create_redis_promise("second" if storage.durable else "process")
+    else:
+        promise = create_sqlite_promise(is_in_memory=storage.file is None)
+    masters = load_master_keys(storage.key_sources)
+    promise = promise._replace(
+        encrypted=masters is not None,
+        separate_keys=storage.keys_url is not None,
+        has_index=promise.has_index and masters is None and storage.search != "false",
+    )
+    said = "; ".join(list_promises(promise))
+    lines = [f"the store promises: {said}"]
+    if masters is not None:
+        lines.append(f"master keys of the store, the newest first: {', '.join(masters.ids)}")
+    return lines
+
+
+def compare_key_store(settings: Settings) -> list[str]:
+    """Return what keeps the key store from being compared with the data. Raise ConfigError if they
+    are one file or one database."""
+    try:
+        asyncio.run(check_keys_are_apart(settings.storage))
+    except StorageError as exc:
+        return [
+            f"storage.keys_url: whether it is the database of storage.url cannot be told: {exc}"
+        ]
+    return []
+
+
+def check(options: argparse.Namespace) -> int:
+    """Print a summary of the settings, with `--all` every setting too, and the warnings last."""
+    settings = load(options.config)
+    check_drivers(settings.storage)
+    comparison_faults = compare_key_store(settings)
+    model_and_resource = (options.model, options.resource)
+    effective = settings.effective(*model_and_resource)
+    lines = [
+        *render_summary(settings, *model_and_resource),
+        *describe_chosen_models(settings, effective, options.model),
+        *render_promises(settings),
+        "the store is not opened, and no model server asked: om-proxy doctor does both",
+    ]
+    if options.all:
+        lines += ["", *render_settings(settings, *model_and_resource)]
+    else:
+        lines += ["every setting and where it comes from: om-proxy check --all"]
+    warnings = [
+        *comparison_faults,
+        *list_attention(settings, *model_and_resource),
+    ]
+    if options.json:
+        file = str(settings.file) if settings.file else None
+        listed = [one._asdict() for one in list_settings(settings, *model_and_resource)]
+        # no secret is shown: such a value is `(set)`
+        print_json({"file": file, "settings": listed, "warnings": warnings})
+        return DONE
+    warning_lines = [f"warning: {text}" for text in warnings]
+    lines += ["", *(warning_lines or ["nothing needs attention"])]
+    print_report(lines)
+    return DONE
