@@ -156,6 +156,7 @@ class Memories(MemoryLoader):
         *,
         row_id: int = 0,
         cause: Cause = NO_CAUSE,
+        must_exist: bool = False,
     ) -> Memory:
         """Apply a change that makes notes active or swaps a reflection in, as `update` does, and
         keep the log within `retention.max_observations`."""
@@ -170,7 +171,9 @@ class Memories(MemoryLoader):
             shortened_count = count_shortened(changed, shortened)
             return shortened
 
-        after = await self.update(key, change_and_shorten, scope, row_id=row_id, cause=cause)
+        after = await self.update(
+            key, change_and_shorten, scope, row_id=row_id, cause=cause, must_exist=must_exist
+        )
         if shortened_count:
             self.facts.emit(LogRetired(key, "max_observations", shortened_count))
         return after
