@@ -31,7 +31,7 @@ UNUSED_BY_CHAT = (
     "om_proxy.management.mcp",
     "om_proxy.management.memory_export",
     "om_proxy.management.moving",
-    "om_proxy.management.steering",
+    "om_proxy.management.note_editor",
     "om_proxy.management.thread_admin",
     "om_proxy.management.thread_reader",
     "om_proxy.observability.spans",

@@ -12,7 +12,7 @@ import pytest
 from om_proxy.testing.scripted import ACTOR
 from tests.e2e.previewing import AUTH, list_message_bytes, preview
 from tests.e2e.running import Running, run_with_scripted_models
-from tests.management.steering.steered import MEMORY_SETTINGS, ask, play, read_notes, say
+from tests.management.steered import MEMORY_SETTINGS, ask, play, read_notes, say
 
 QUESTION = "Which crate goes to dock 3?"
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from om_proxy.common.errors import NotFound, StorageError
 from om_proxy.management.message_reader import MessagePlace, MessagePlaces, MessageReader
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, ObservationLog, Part, SharedLogRef
-from om_proxy.storage.sqlite.queries import OF_THREAD
+from om_proxy.storage.sql.session import OF_THREAD
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.support.performing import Parts, open_parts

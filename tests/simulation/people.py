@@ -21,7 +21,7 @@ from om_proxy.common.errors import (
     StorageError,
     Unproductive,
 )
-from om_proxy.management.steering.log_place import find_log_place
+from om_proxy.management.thread_admin import find_log_place
 from om_proxy.memory.model import Key, Memory, Observation
 from tests.simulation.process import Process
 from tests.simulation.promises import must

@@ -28,9 +28,9 @@ from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.deferred import DeferredTurns
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.turn import CommittedTurn, PreparedTurn
-from om_proxy.management.steering.note_editor import NoteEditor
-from om_proxy.management.steering.pin_board import PinBoard
-from om_proxy.management.steering.work_requests import WorkRequests
+from om_proxy.management.note_editor import NoteEditor
+from om_proxy.management.pin_board import PinBoard
+from om_proxy.management.work_requests import WorkRequests
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import ExtraFailed, Facts
 from om_proxy.settings.identity.keyed_hashes import label_thread

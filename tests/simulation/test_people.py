@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace as replace_fields
 
-from om_proxy.management.steering import note_editor
+from om_proxy.management import note_editor
 from om_proxy.memory.lifecycle import branch, edits, pins, transitions
 from om_proxy.memory.model import Memory, Observation, ObservationLog, Reflection
 from om_proxy.storage.values.changes import NoteErasure

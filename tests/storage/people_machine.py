@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from om_proxy.common.errors import BadRequest, Moved, NotFound
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.management.message_reader import MessagePlaces
-from om_proxy.management.steering.note_editor import NoteEditor
-from om_proxy.management.steering.pin_board import PinBoard
+from om_proxy.management.note_editor import NoteEditor
+from om_proxy.management.pin_board import PinBoard
 from om_proxy.memory.lifecycle import branch, transitions
 from om_proxy.memory.model import (
     EMPTY_CHAIN,

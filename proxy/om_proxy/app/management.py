@@ -32,11 +32,11 @@ from om_proxy.management.dashboard.sessions import SESSION_PATH, send_session
 from om_proxy.management.mcp.route import MCP_PATH, McpRoute
 from om_proxy.management.memory_export import MemoryExporter
 from om_proxy.management.message_reader import MessageReader
-from om_proxy.management.steering.note_editor import NoteEditor
-from om_proxy.management.steering.pin_board import PinBoard
-from om_proxy.management.steering.work_requests import WorkRequests
+from om_proxy.management.note_editor import NoteEditor
+from om_proxy.management.pin_board import PinBoard
 from om_proxy.management.thread_admin import ThreadAdmin
 from om_proxy.management.thread_reader import ThreadReader
+from om_proxy.management.work_requests import WorkRequests
 from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.wire.server import responses
 from om_proxy.wire.server.capacity.admission import Admission, BufferedBodyPermit

@@ -1,10 +1,10 @@
 """Change a thread's memory for a person: set its title and thresholds, forget the thread
-(docs/contributing/behaviour.md#steering)."""
+(docs/contributing/behaviour.md#steering). Other changes of a thread or its log begin here too."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -20,8 +20,9 @@ from om_proxy.engine.memory_cache.loading import UNKNOWN_THREAD_MESSAGE
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.memory.events.changes import Cause
+from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle.thresholds import Limits
-from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
 from om_proxy.memory.value_bounds import MAX_TITLE_CHARS
 from om_proxy.observability import facts
 from om_proxy.settings.config import Effective, merge_thread_overrides
@@ -50,6 +51,57 @@ async def load_writable(
     require_writable(memories, key)
     check_version(memory, expected_version)
     return memory
+
+
+class LogPlace(NamedTuple):
+    """The row of a log, as it was when its thread was read."""
+
+    key: Key
+    row_id: int
+    version: int
+
+    def check_version(self, log: Memory, expected: int | None) -> None:
+        """Raise StaleVersion if the log has changed since. `expected`: the version that the person
+        named, which `check_version` has compared already; None expects none."""
+        if expected is not None and log.version != self.version:
+            raise StaleVersion
+
+
+def find_log_place(memory: Memory) -> LogPlace:
+    """Find the memory that holds the log of a thread: its own, or that of its resource."""
+    ref = memory.shared_log_ref
+    if ref is None:
+        return LogPlace(memory.key, memory.row_id, memory.version)
+    return LogPlace(resource_key(memory.key), ref.row_id, ref.version)
+
+
+async def change_notes(
+    memories: Memories,
+    memory: Memory,
+    place: LogPlace,
+    change: Callable[[Memory], Memory],
+    what: NotesChange,
+) -> Memory:
+    """Commit a change at a place: of the thread `memory`, or of its log. Return what is changed.
+    The same words again change nothing, and emit no fact."""
+    is_new = False
+
+    def change_and_compare(before: Memory) -> Memory:
+        nonlocal is_new
+        changed = change(before)
+        is_new = changed != before
+        return changed
+
+    changed = await memories.update(
+        place.key,
+        change_and_compare,
+        row_id=place.row_id,
+        cause=Cause(action=what),
+        must_exist=True,
+    )
+    if is_new:
+        memories.facts.emit(facts.NotesChanged(memory.key, what))
+    return changed
 
 
 class ThreadAdmin:

@@ -15,6 +15,7 @@ from om_proxy.common.errors import NotFound
 from om_proxy.common.off_loop import run_off_loop
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce
+from om_proxy.management.thread_admin import find_log_place
 from om_proxy.memory.lifecycle import decisions
 from om_proxy.memory.lifecycle.decisions import Activate, RequestState
 from om_proxy.memory.lifecycle.observable import last_observable_seq
@@ -26,7 +27,6 @@ from om_proxy.memory.model import (
     Message,
     Observation,
     index_entries,
-    resource_key,
 )
 from om_proxy.memory.recall.message_ids import describe_numbers
 from om_proxy.storage.values.stored_rows import GenerationSummary, summarize_generation
@@ -140,7 +140,7 @@ class ThreadReader:
     async def list_generations(self, key: Key) -> KeptGenerations:
         """Return the generations of the thread's log that are stored."""
         memory = await self.memories.load_known(key)
-        beginnings = await self.memories.store.beginnings(_find_log_key(memory))
+        beginnings = await self.memories.store.beginnings(find_log_place(memory).key)
         return KeptGenerations(memory, await self._summarize_generations(memory), beginnings)
 
     async def read_generation(
@@ -150,7 +150,7 @@ class ThreadReader:
         memory = await self.memories.load_known(key)
         generation = await self._read_generation(memory, number)
         other = None if against is None else await self._read_generation(memory, against)
-        beginnings = await self.memories.store.beginnings(_find_log_key(memory))
+        beginnings = await self.memories.store.beginnings(find_log_place(memory).key)
         diff = await _compare(other, generation) if other else None
         return ComparedGeneration(memory, generation, beginnings.get(number), other, diff)
 
@@ -189,12 +189,14 @@ class ThreadReader:
         )
 
     async def _read_older_generations(self, memory: Memory) -> tuple[Generation, ...]:
-        return await self.memories.store.generations(_find_log_key(memory), memory.log.generation)
+        return await self.memories.store.generations(
+            find_log_place(memory).key, memory.log.generation
+        )
 
     async def _summarize_generations(self, memory: Memory) -> tuple[GenerationSummary, ...]:
         current = Generation(memory.log.generation, memory.log.entries)
         older = await self.memories.store.generation_summaries(
-            _find_log_key(memory), current.number
+            find_log_place(memory).key, current.number
         )
         return (summarize_generation(current), *older)
 
@@ -204,7 +206,7 @@ class ThreadReader:
         if number == current.number:
             return current
         if number < current.number:
-            log_key = _find_log_key(memory)
+            log_key = find_log_place(memory).key
             found = await self.memories.store.generations(log_key, number + 1, limit=1)
             if found and found[0].number == number:
                 return found[0]
@@ -228,10 +230,6 @@ class ThreadReader:
 def write_log(generation: Generation) -> str:
     """Return the notes of a generation as one text."""
     return "\n\n".join(entry.text for entry in generation.entries if not entry.is_withdrawn)
-
-
-def _find_log_key(memory: Memory) -> Key:
-    return resource_key(memory.key) if memory.shared_log_ref else memory.key
 
 
 async def _compare(before: Generation, after: Generation) -> tuple[DiffLine, ...] | None:

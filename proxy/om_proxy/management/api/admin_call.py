@@ -20,11 +20,11 @@ from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
 from om_proxy.management.memory_export import MemoryExporter
 from om_proxy.management.message_reader import MessageReader
-from om_proxy.management.steering.note_editor import NoteEditor
-from om_proxy.management.steering.pin_board import PinBoard
-from om_proxy.management.steering.work_requests import WorkRequests
+from om_proxy.management.note_editor import NoteEditor
+from om_proxy.management.pin_board import PinBoard
 from om_proxy.management.thread_admin import ThreadAdmin
 from om_proxy.management.thread_reader import ThreadReader
+from om_proxy.management.work_requests import WorkRequests
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts
 from om_proxy.observability.ledger_writer import LedgerWriter

@@ -14,7 +14,7 @@ from om_proxy.management.api.requests import NoChange, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.routes.notes import Entry, describe_entry
 from om_proxy.management.api.routes.threads import ThreadStatus, describe_thread
-from om_proxy.management.steering.work_requests import BegunWork, FindContext
+from om_proxy.management.work_requests import BegunWork, FindContext
 from om_proxy.memory.model import Memory
 from om_proxy.wire.server.capacity.work_queues import MEMORY_WORK
 

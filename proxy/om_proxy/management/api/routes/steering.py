@@ -12,8 +12,8 @@ from om_proxy.management.api.requests import NoChange, NoteText, ResourceQuery, 
 from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.routes.notes import Entry, PinnedNote, describe_entry, describe_pin
 from om_proxy.management.api.routes.threads import ThreadStatus, describe_thread
-from om_proxy.management.steering.note_editor import ChangedEntry
-from om_proxy.management.steering.pin_board import PinsView
+from om_proxy.management.note_editor import ChangedEntry
+from om_proxy.management.pin_board import PinsView
 from om_proxy.memory.model import Memory
 from om_proxy.storage.values.records import ForgetResult
 

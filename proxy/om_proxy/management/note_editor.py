@@ -13,8 +13,13 @@ from om_proxy.common.errors import BadRequest, Conflict, Moved, NotFound, OmErro
 from om_proxy.engine.memory_cache.loading import UNKNOWN_THREAD_MESSAGE, is_forgotten
 from om_proxy.engine.memory_cache.memories import Memories, retry_on_conflict
 from om_proxy.engine.policy import PolicyInForce
-from om_proxy.management.steering.log_place import LogPlace, find_log_place
-from om_proxy.management.thread_admin import check_version, load_writable
+from om_proxy.management.thread_admin import (
+    LogPlace,
+    change_notes,
+    check_version,
+    find_log_place,
+    load_writable,
+)
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle import edits
@@ -164,14 +169,16 @@ class NoteEditor:
     ) -> ChangedEntry:
         """Apply a change to the thread's log, or to the shared one."""
         place = find_log_place(memory)
-        check = partial(place.check_version, expected=expected_version)
+
+        def check_and_change(log: Memory) -> Memory:
+            place.check_version(log, expected_version)
+            return _require_entry(change(log))
+
         try:
-            changed, is_new = await self._change_row(place.key, place.row_id, check, change, what)
+            log = await change_notes(self.memories, memory, place, check_and_change, what)
         except _EntryMissing:
             raise await self._explain_missing_entry(memory.key, id_) from None
-        if is_new:
-            self._emit(memory.key, what)
-        entry = _find_changed(changed, id_)
+        entry = _find_changed(log, id_)
         return ChangedEntry(await self.memories.load_known(memory.key), entry)
 
     async def _change_chunk(
@@ -182,42 +189,17 @@ class NoteEditor:
         what: NotesChange,
         expected_version: int | None,
     ) -> Memory:
-        check = partial(check_version, expected=expected_version)
+        place = LogPlace(memory.key, memory.row_id, memory.version)
+
+        def check_and_change(thread: Memory) -> Memory:
+            check_version(thread, expected_version)
+            return _require_entry(change(thread))
+
         try:
-            _, is_new = await self._change_row(memory.key, memory.row_id, check, change, what)
+            await change_notes(self.memories, memory, place, check_and_change, what)
         except _EntryMissing:
             raise await self._explain_missing_chunk(memory.key, id_) from None
-        if is_new:
-            self._emit(memory.key, what)
         return await self.memories.load_known(memory.key)
-
-    async def _change_row(
-        self,
-        key: Key,
-        row_id: int,
-        check: Callable[[Memory], None],
-        change: Callable[[Memory], Memory | None],
-        what: NotesChange,
-    ) -> tuple[Memory, bool]:
-        """Commit a change of a thread or a shared log. Return the memory, and whether it is another
-        one than before: saving the same words changes nothing. Raise _EntryMissing if `change`
-        finds nothing to change."""
-        is_new = False
-
-        def change_or_refuse(memory: Memory) -> Memory:
-            nonlocal is_new
-            check(memory)
-            changed = change(memory)
-            if changed is None:
-                raise _EntryMissing
-            is_new = changed != memory
-            return changed
-
-        cause = Cause(action=what)
-        changed = await self.memories.update(
-            key, change_or_refuse, row_id=row_id, cause=cause, must_exist=True
-        )
-        return changed, is_new
 
     async def _explain_missing_entry(self, key: Key, id_: int) -> OmError:
         memory = await self.memories.load_known(key)
@@ -236,6 +218,13 @@ class NoteEditor:
         log_key = find_log_place(memory).key
         return await self.memories.store.generations(log_key, memory.log.generation)
 
+    async def _load_log(self, place: LogPlace, expected_version: int | None) -> Memory:
+        log = await self.memories.load(place.key)
+        if is_forgotten(log, place.row_id):
+            raise NotFound(UNKNOWN_THREAD_MESSAGE)
+        place.check_version(log, expected_version)
+        return log
+
     async def _undo(self, place: LogPlace, expected_version: int | None) -> UndoneChange:
         log, after = await self._plan_undo(place, expected_version)
         await self.memories.commit(log, after, cause=Cause(action="undone"))
@@ -245,10 +234,7 @@ class NoteEditor:
         self, place: LogPlace, expected_version: int | None
     ) -> tuple[Memory, Memory]:
         """Return the log, and the log without its newest change."""
-        log = await self.memories.load(place.key)
-        if is_forgotten(log, place.row_id):
-            raise NotFound(UNKNOWN_THREAD_MESSAGE)
-        place.check_version(log, expected_version)
+        log = await self._load_log(place, expected_version)
         older = await self.memories.store.generations(place.key, log.log.generation)
         after = undo_newest_change(log, older, self.clock())
         if after is None:
@@ -263,10 +249,7 @@ class NoteEditor:
     ) -> tuple[Memory, ForgetResult]:
         """Try once to withdraw an entry and to erase the texts of all older entries that cover what
         it covers. Raise Conflict."""
-        log = await self.memories.load(place.key)
-        if is_forgotten(log, place.row_id):
-            raise NotFound(UNKNOWN_THREAD_MESSAGE)
-        place.check_version(log, expected_version)
+        log = await self._load_log(place, expected_version)
         entry = edits.find_by_id(log.log.entries, id_)
         after = edits.withdraw_entry(log, id_, self.clock(), forget=True)
         if entry is None or after is None:
@@ -277,6 +260,13 @@ class NoteEditor:
 
     def _emit(self, key: Key, change: NotesChange) -> None:
         self.memories.facts.emit(NotesChanged(key, change))
+
+
+def _require_entry(changed: Memory | None) -> Memory:
+    """Return the changed memory. Raise _EntryMissing if there was nothing to change."""
+    if changed is None:
+        raise _EntryMissing
+    return changed
 
 
 def _describe_missing(what: str, stored: Iterable[Observation]) -> NotFound:

@@ -9,7 +9,7 @@ import pytest
 
 from om_proxy.observability.facts import Fact, NotesChanged
 from tests.e2e.running import Running, run_with_scripted_models
-from tests.management.steering.steered import (
+from tests.management.steered import (
     MEMORY_SETTINGS,
     OWN,
     ask,

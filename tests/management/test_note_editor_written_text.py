@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from om_proxy.common.errors import BadRequest
-from om_proxy.management.steering.note_editor import MAX_NOTE_CHARS, read_written_text
+from om_proxy.management.note_editor import MAX_NOTE_CHARS, read_written_text
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from om_proxy.testing.scripted import OBSERVER, REFLECTOR, Fault, ScriptedServer, message_text
 from tests.e2e.running import Clock, Running, run_with_scripted_models
-from tests.management.steering.steered import ask, play, read_block, read_notes, say, send
+from tests.management.steered import ask, play, read_block, read_notes, say, send
 
 LARGE = "observation: {message_tokens: 9000, buffer_tokens: 4000}, reflection: {observation_tokens: 20000}"
 

@@ -20,8 +20,7 @@ from om_proxy.engine.background.thread_run import RequestedWork
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.memory_cache.memory_events import create_cycle_id
 from om_proxy.engine.policy import MemoryContext
-from om_proxy.management.steering.log_place import find_log_place
-from om_proxy.management.thread_admin import check_version, load_writable
+from om_proxy.management.thread_admin import check_version, find_log_place, load_writable
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle import log_sharing, transitions

@@ -8,19 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from om_proxy.common.errors import BadRequest, NotFound, StaleVersion
+from om_proxy.common.errors import BadRequest, NotFound
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce
-from om_proxy.management.steering.log_place import find_log_place
-from om_proxy.management.steering.note_editor import read_written_text
-from om_proxy.management.thread_admin import check_version, require_writable
-from om_proxy.memory.events.changes import Cause
+from om_proxy.management.note_editor import read_written_text
+from om_proxy.management.thread_admin import (
+    change_notes,
+    check_version,
+    find_log_place,
+    require_writable,
+)
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle import pins
 from om_proxy.memory.lifecycle.pins import MAX_PINNED_TOKENS, MAX_PINS
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Pin
 from om_proxy.memory.recall.message_ids import describe_numbers
-from om_proxy.observability.facts import NotesChanged
 
 NO_SHARED_LOG_MESSAGE = "threads of this resource share no log: pin the note to a thread"
 UNKNOWN_PIN_MESSAGE = "there is no such pin; there are: {ids}"
@@ -111,25 +113,12 @@ class PinBoard:
         require_writable(self.memories, key)
         check_version(memory, expected_version)
         place = find_log_place(memory)
-        is_new = False
 
-        def change_log(log: Memory) -> Memory:
-            nonlocal is_new
-            if expected_version is not None and log.version != place.version:
-                raise StaleVersion
-            changed = change(log)
-            is_new = changed != log
-            return changed
+        def check_and_change(log: Memory) -> Memory:
+            place.check_version(log, expected_version)
+            return change(log)
 
-        await self.memories.update(
-            place.key,
-            change_log,
-            row_id=place.row_id,
-            cause=Cause(action=what),
-            must_exist=True,
-        )
-        if is_new:
-            self.memories.facts.emit(NotesChanged(key, what))
+        await change_notes(self.memories, memory, place, check_and_change, what)
         return await self.list_pins(key)
 
 

@@ -16,7 +16,7 @@ from om_proxy.observability.facts import Fact, NotesChanged
 from om_proxy.storage.sqlite.connection_worker import ConnectionWorker
 from om_proxy.storage.sqlite.eraser import Eraser
 from tests.e2e.running import Chat, Running, run_with_scripted_models
-from tests.management.steering.steered import (
+from tests.management.steered import (
     MEMORY_SETTINGS,
     ask,
     play,

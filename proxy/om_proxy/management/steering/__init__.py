@@ -1,1 +1,0 @@
-"""Change notes for people, and do the memory work that they ask for."""

@@ -1,1 +1,0 @@
-"""Tests of `om_proxy.management.steering`."""
