@@ -24,7 +24,7 @@ from om_proxy.memory.model import RESOURCE_THREAD, Beginning, Key, Memory, Obser
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.contract.memories import StoredThreads
 from om_proxy.storage.values.stored_rows import GenerationEntries, StoredMessage, StoredObservation
-from om_proxy.storage.whole_threads import list_keys, list_resources
+from om_proxy.storage.whole_threads import find_listed, list_keys, list_resources
 
 EXPORT_FORMAT = 1
 API_FORMAT = 2  # of an export with messages that came by another API than chat
@@ -89,15 +89,8 @@ class MemoryExporter:
 
     async def _list_one(self, key: Key) -> AsyncIterator[tuple[Key, float | None]]:
         """Yield the key, with the unix seconds at which the thread began."""
-        before = Key(key.tenant, key.resource, RESOURCE_THREAD)
-        cursor = before
-        while page := await self.store.threads(key.tenant, key.resource, cursor, ROWS_PER_PAGE):
-            for info in page:
-                if info.key == key:
-                    yield key, info.created_at
-                    return
-            cursor = page[-1].key
-        yield key, None
+        info = await find_listed(self.store, key)
+        yield key, info and info.created_at
 
     async def _export_resource(
         self, log_key: Key, versions: dict[Key, int]

@@ -8,7 +8,12 @@ from typing import TypeVar
 from om_proxy.common.errors import Conflict
 from om_proxy.memory.model import Key
 from om_proxy.storage.contract.memories import StoredThreads, ThreadLists
-from om_proxy.storage.values.listing import ResourceInfo, ThreadInfo
+from om_proxy.storage.values.listing import (
+    ResourceInfo,
+    ThreadInfo,
+    ThreadPlace,
+    ThreadSelection,
+)
 from om_proxy.storage.values.stored_rows import WholeThread
 
 MAX_READ_ATTEMPTS = 5
@@ -102,6 +107,29 @@ async def list_all(
             if len(page) < NAMES_PER_PAGE:
                 break
             cursor = page[-1].key
+
+
+async def list_selected(
+    store: ThreadLists, selection: ThreadSelection
+) -> AsyncIterator[ThreadInfo]:
+    """Yield the threads of a selection, in its order."""
+    place: ThreadPlace | None = None
+    while True:
+        page = await store.find_threads(selection, place, NAMES_PER_PAGE)
+        for info in page.threads:
+            yield info
+        place = page.end
+        if place is None:
+            return
+
+
+async def find_listed(store: ThreadLists, key: Key) -> ThreadInfo | None:
+    """Return the thread as lists show it now."""
+    of_name = ThreadSelection(key.tenant, key.resource, key.thread, searches_titles=False)
+    async for info in list_selected(store, of_name):
+        if info.key == key:
+            return info
+    return None
 
 
 async def list_tenants(store: ThreadLists) -> AsyncIterator[str]:

@@ -93,7 +93,7 @@ async def test_messages_of_another_api_come_back(
     assert [record.get("api") for record in records[begin:-1]] == [None, "messages", "messages"]
     assert not any("api" in record for record in records[:begin])
     with monkeypatch.context() as older:
-        older.setattr("om_proxy.management.moving.record_checks.API_NAMES", ("chat",))
+        older.setattr("om_proxy.management.moving.verifying.API_NAMES", ("chat",))
         with pytest.raises(UsageError, match="cannot read messages of messages; use a newer"):
             await take(second, lines)
         assert [key async for key, _ in list_keys(second)] == []

@@ -54,10 +54,10 @@ from om_proxy.memory.recall.thread_list import (
 )
 from om_proxy.settings.config import Effective
 from om_proxy.settings.identity.callers import choose_reading_scope
-from om_proxy.storage.values.listing import ThreadInfo, ThreadPlace, ThreadSelection
+from om_proxy.storage.values.listing import ThreadInfo, ThreadSelection
+from om_proxy.storage.whole_threads import list_selected
 
 MAX_CALL_S = 10.0
-THREADS_A_READ = 500
 # a search without a resource asks so many, those with the latest turns, and shows the best
 MAX_SEARCHED_RESOURCES = 20
 TOKENS_A_RESOURCE = 500  # an answer has room for so many of each
@@ -312,16 +312,8 @@ class MemoryTools:
 
     # ── shared ────────────────────────────────────────────────────────────────────────────────────
 
-    async def _list(self, selection: ThreadSelection) -> AsyncIterator[ThreadInfo]:
-        place: ThreadPlace | None = None
-        store = self.services.look_ups.memories.store
-        while True:
-            page = await store.find_threads(selection, place, THREADS_A_READ)
-            for info in page.threads:
-                yield info
-            if page.end is None:
-                return
-            place = page.end
+    def _list(self, selection: ThreadSelection) -> AsyncIterator[ThreadInfo]:
+        return list_selected(self.services.look_ups.memories.store, selection)
 
     def _find_settings(self, memory: Memory) -> Effective:
         return self.services.thread_reader.policies.current.base_settings(memory)

@@ -21,7 +21,6 @@ from om_proxy.memory.ledger import EMPTY_ACCOUNT, Account
 from om_proxy.memory.model import RESOURCE_THREAD, Key, resource_key
 from om_proxy.storage.base import Store
 from om_proxy.storage.contract.records import LedgerSums, RecordKeeping
-from om_proxy.storage.values.listing import ThreadSelection
 from om_proxy.storage.values.records import (
     AuditRecord,
     LedgerBatch,
@@ -29,7 +28,7 @@ from om_proxy.storage.values.records import (
     LedgerQuery,
     LedgerSum,
 )
-from om_proxy.storage.whole_threads import list_keys, read_whole_thread
+from om_proxy.storage.whole_threads import find_listed, list_keys, read_whole_thread
 
 KEYS_PER_BATCH = 500
 THREADS_AT_ONCE = 8
@@ -156,18 +155,8 @@ class StoreCopier:
         of their own."""
         if key.thread == RESOURCE_THREAD:
             return 0
-        selection = ThreadSelection(
-            key.tenant, key.resource, prefix=key.thread, searches_titles=False
-        )
-        after = None
-        while True:
-            page = await self._target.find_threads(selection, after)
-            for info in page.threads:
-                if info.key == key:
-                    return info.row_id if info.created_at == created_at else 0
-            after = page.end
-            if after is None:
-                return 0
+        info = await find_listed(self._target, key)
+        return info.row_id if info and info.created_at == created_at else 0
 
     async def _is_present(self, key: Key) -> bool:
         """Return whether both stores load the same memory."""

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from om_proxy.common.errors import ConfigError, Conflict, UsageError
-from om_proxy.management.moving.record_checks import check_message, check_notes, check_thread
 from om_proxy.management.moving.thread_records import (
     Decoded,
     ExportEnd,
@@ -29,6 +28,7 @@ from om_proxy.management.moving.thread_records import (
     load_rows,
     read_lines,
 )
+from om_proxy.management.moving.verifying import check_message, check_notes, check_thread
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
 from om_proxy.settings.config import Effective, check_thread_overrides, parse_thread_overrides
 from om_proxy.settings.identity.keyed_hashes import fingerprint_key, label_thread

@@ -8,13 +8,13 @@ import orjson
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.management.moving.faults import (
+from om_proxy.management.moving.thread_records import load_rows
+from om_proxy.management.moving.verifying import (
     find_lasting_faults,
     find_message_faults,
     find_repairable_faults,
     repair_thread,
 )
-from om_proxy.management.moving.thread_records import load_rows
 from om_proxy.memory.model import Memory
 from om_proxy.storage.sqlite.store import SqliteStore
 from om_proxy.storage.values.stored_rows import WholeThread
@@ -153,7 +153,7 @@ async def test_a_message_of_an_api_that_is_not_known_stays(
     """A newer release wrote it, and reads it."""
     whole = await build(MOVES["a log and chunks"])
     item = replace(whole.messages[1].message.item, raw=b"[]", api="messages")
-    monkeypatch.setattr("om_proxy.management.moving.faults.API_NAMES", ("chat",))
+    monkeypatch.setattr("om_proxy.management.moving.verifying.API_NAMES", ("chat",))
     other = with_message(1, item=item)(whole)
     assert find_message_faults(other) + find_repairable_faults(other) == []
     assert repair_thread(other) == other
