@@ -27,8 +27,12 @@ from om_proxy.management.api.admin_api import AdminApi
 from om_proxy.management.api.admin_call import AdminServices
 from om_proxy.management.api.sign_in import SignIn
 from om_proxy.management.audit_log import AuditLog
-from om_proxy.management.dashboard.pages import is_dashboard_path, send_dashboard
-from om_proxy.management.dashboard.sessions import SESSION_PATH, send_session
+from om_proxy.management.dashboard.pages import (
+    SESSION_PATH,
+    is_dashboard_path,
+    send_dashboard,
+    send_session,
+)
 from om_proxy.management.mcp.route import MCP_PATH, McpRoute
 from om_proxy.management.memory_export import MemoryExporter
 from om_proxy.management.message_reader import MessageReader

@@ -3,18 +3,16 @@ a model server, even those without a page."""
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import parse_qs, unquote
 
 import structlog
-from pydantic import SecretStr
 from starlette.types import Receive, Scope, Send
 
 from om_proxy.common.errors import BadRequest, NotFound, OmError, Overloaded, Unauthorized
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.routing import has_path_thread
-from om_proxy.management.api.access import require_same_site
+from om_proxy.management.api.access import is_token, read_bearer, require_same_site
 from om_proxy.observability.facts import Facts
 from om_proxy.settings.identity.header_values import group_by_name
 from om_proxy.settings.identity.local_requests import is_local_request
@@ -140,7 +138,6 @@ class OwnPages:
 
 logger = structlog.get_logger("figures")
 
-BEARER_PREFIX = b"bearer "
 TOKEN_HEADERS = (b"authorization", b"x-om-admin")
 
 # takes the header `Accept`; returns the page and its content type
@@ -198,13 +195,7 @@ def require_metrics_access(scope: Scope, config: EdgeConfig) -> None:
 def _is_accepted(header: bytes, value: bytes, config: EdgeConfig) -> bool:
     settings = config.settings
     if header == b"x-om-admin":
-        return _is_token(value, settings.server.admin_token)
-    if not value.lower().startswith(BEARER_PREFIX):
-        return False
-    token = value[len(BEARER_PREFIX) :].strip(b" \t")
-    is_metrics_token = _is_token(token, settings.telemetry.metrics_token)
-    return _is_token(token, settings.server.admin_token) or is_metrics_token
-
-
-def _is_token(sent: bytes, expected: SecretStr | None) -> bool:
-    return expected is not None and hmac.compare_digest(sent, expected.get_secret_value().encode())
+        return is_token(value, settings.server.admin_token)
+    token = read_bearer(value)
+    is_metrics_token = is_token(token, settings.telemetry.metrics_token)
+    return is_token(token, settings.server.admin_token) or is_metrics_token

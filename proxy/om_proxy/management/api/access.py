@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from msgspec import Struct, structs
+from pydantic import SecretStr
 from starlette.types import Scope
 
 from om_proxy.common.bounded_cache import BoundedCache
@@ -22,10 +23,18 @@ from om_proxy.common.errors import BadRequest, Forbidden, NotFound, StorageError
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.management.api.sign_in import SESSION_HEADER, SignIn, name_cookie
 from om_proxy.memory.model import Key
-from om_proxy.settings.identity.header_values import group_by_name, read_value
+from om_proxy.settings.identity.callers import MODE_CHOICES
+from om_proxy.settings.identity.header_values import (
+    ValuesByName,
+    group_by_name,
+    read_choice,
+    read_first_name,
+    read_value,
+)
 from om_proxy.settings.identity.identity_rules import (
     CREDENTIAL_HEADERS,
     GATEWAY_KEY_HEADERS,
+    MODE_HEADER,
     TOKEN_HEADER,
 )
 from om_proxy.settings.identity.keyed_hashes import digest_caller
@@ -37,6 +46,7 @@ from om_proxy.storage.contract.memories import ThreadLists
 from om_proxy.wire.server.capacity.work_queues import UNKNOWN_KEYS, Share
 from om_proxy.wire.server.headers import Header, find_header
 
+USER_OF_APPLICATION = "user"  # in the audit
 LOCAL_CALLER = "local"  # in the audit: without a credential, on a loopback bind
 _BEARER_PREFIX = b"bearer "
 _Query = TypeVar("_Query", bound=Struct)
@@ -143,21 +153,29 @@ def admit_visitor(
         may_read_text = config.settings.server.admin_reads
         return Visitor(query_tenant, is_admin=True, may_read_text=may_read_text)
     visitor = identify_visitor(scope, config, query_tenant, secret)
-    rules = config.identity
-    values = group_by_name(rules.select_identity_headers(scope["headers"]))
-    if not (rules.token_secret and any(map(read_value, values.get(TOKEN_HEADER, [])))):
+    values = _read_identity(scope, config)
+    if not _has_user_token(values, config):
         return visitor
-    names = read_names(values, rules, visitor.tenant)
+    names = read_names(values, config.identity, visitor.tenant)
     check_times(names, now)
     return visitor._replace(confined_to=names)
+
+
+def _read_identity(scope: Scope, config: EdgeConfig) -> ValuesByName:
+    return group_by_name(config.identity.select_identity_headers(scope["headers"]))
+
+
+def _has_user_token(values: ValuesByName, config: EdgeConfig) -> bool:
+    return bool(config.identity.token_secret) and any(map(read_value, values.get(TOKEN_HEADER, [])))
 
 
 def identify_visitor(
     scope: Scope, config: EdgeConfig, query_tenant: str | None, secret: bytes
 ) -> Visitor:
-    """Identify who asks by the admin token or a credential. `query_tenant`: the tenant that the query names. Raise Unauthorized for a
-    caller who may not ask, and NotFound for one who names another tenant without the admin token:
-    else a script that lost the token would change its own memory in that one's place."""
+    """Identify who asks by the admin token or a credential. `query_tenant`: the tenant that the query
+    names. Raise Unauthorized for a caller who may not ask, and NotFound for one who names another
+    tenant without the admin token: else a script that lost the token would change its own memory in
+    that one's place."""
     server = config.settings.server
     sent_token = _find_admin_token(scope)
     if sent_token is not None and not _is_admin_token(sent_token, config):
@@ -179,6 +197,62 @@ def identify_visitor(
             "so send it as X-OM-Admin, or leave out tenant"
         )
     return Visitor(own_tenant, who=_name_caller(scope, secret))
+
+
+class Reader(NamedTuple):
+    """Who reads memory by MCP (docs/contributing/recall.md#mcp). `tenant` None: the admin token,
+    which named none."""
+
+    tenant: str | None
+    who: str  # in the audit
+    resource: str | None = None  # of a header; or the only one, for a user's token
+    has_token: bool = False
+    only_thread: str | None = None  # if a user's token names it
+    is_admin: bool = False
+
+    def may_read(self, resource: str) -> bool:
+        return not self.has_token or resource == self.resource
+
+
+def identify_reader(
+    scope: Scope, config: EdgeConfig, query_tenant: str | None, secret: bytes, now: float
+) -> Reader:
+    """Identify who reads by MCP, as the admin API does, or by a user's token. Raise Unauthorized,
+    Forbidden, NotFound or BadRequest for a caller that may not read."""
+    rules = config.identity
+    values = _read_identity(scope, config)
+    if read_choice(values, MODE_HEADER, MODE_CHOICES) in ("write", "off"):
+        raise Forbidden("with X-OM-Mode: write or off nothing is read from memory")
+    if _has_user_token(values, config):
+        return _identify_user(scope, config, values, secret, now)
+    visitor = identify_visitor(scope, config, query_tenant, secret)
+    visitor.require_text()
+    return Reader(
+        visitor.tenant,
+        visitor.who,
+        read_first_name(values, rules.resource_headers),
+        is_admin=visitor.is_admin,
+    )
+
+
+def _identify_user(
+    scope: Scope, config: EdgeConfig, values: ValuesByName, secret: bytes, now: float
+) -> Reader:
+    """Identify the user whose token was sent. Headers name no other resource than it does."""
+    if config.settings.server.api == "admin":
+        raise Unauthorized("send the admin token as X-OM-Admin: server.api opens /om to it alone")
+    tenant = find_own_tenant(scope, config, secret)
+    if tenant is None:
+        raise Unauthorized("a token is sent together with the credential of its application")
+    names = read_names(values, config.identity, tenant)
+    check_times(names, now)
+    return Reader(
+        tenant,
+        USER_OF_APPLICATION,
+        names.resource,
+        has_token=True,
+        only_thread=names.only_thread,
+    )
 
 
 def find_own_tenant(scope: Scope, config: EdgeConfig, secret: bytes) -> str | None:
@@ -228,9 +302,7 @@ def _has_admin_bearer(scope: Scope, config: EdgeConfig) -> bool:
     """Return whether the only `Authorization` header carries the admin token. Another credential is
     the caller's own."""
     values = [value for name, value in scope["headers"] if name == b"authorization"]
-    if len(values) != 1 or not values[0].lower().startswith(_BEARER_PREFIX):
-        return False
-    return _is_admin_token(values[0][len(_BEARER_PREFIX) :].strip(b" \t"), config)
+    return len(values) == 1 and _is_admin_bearer(values[0], config)
 
 
 def drop_admin_token(headers: Sequence[Header], config: EdgeConfig) -> list[Header]:
@@ -239,17 +311,28 @@ def drop_admin_token(headers: Sequence[Header], config: EdgeConfig) -> list[Head
     return [
         (name, value)
         for name, value in headers
-        if name != b"authorization"
-        or not value.lower().startswith(_BEARER_PREFIX)
-        or not _is_admin_token(value[len(_BEARER_PREFIX) :].strip(b" \t"), config)
+        if name != b"authorization" or not _is_admin_bearer(value, config)
     ]
 
 
-def _is_admin_token(token: bytes, config: EdgeConfig) -> bool:
-    admin_token = config.settings.server.admin_token
-    if admin_token is None:
+def _is_admin_bearer(value: bytes, config: EdgeConfig) -> bool:
+    return _is_admin_token(read_bearer(value), config)
+
+
+def read_bearer(value: bytes) -> bytes | None:
+    """Return the token of an `Authorization` header; None for another scheme."""
+    is_bearer = value.lower().startswith(_BEARER_PREFIX)
+    return value[len(_BEARER_PREFIX) :].strip(b" \t") if is_bearer else None
+
+
+def _is_admin_token(token: bytes | None, config: EdgeConfig) -> bool:
+    return is_token(token, config.settings.server.admin_token)
+
+
+def is_token(sent: bytes | None, expected: SecretStr | None) -> bool:
+    if sent is None or expected is None:
         return False
-    return hmac.compare_digest(token, admin_token.get_secret_value().encode())
+    return hmac.compare_digest(sent, expected.get_secret_value().encode())
 
 
 MAX_CACHED_TENANTS = 10_000

@@ -17,9 +17,9 @@ from om_proxy.common.errors import OmError, raise_site
 from om_proxy.common.off_loop import run_in_turn
 from om_proxy.engine.recall.conversations import read_list_page
 from om_proxy.engine.recall.performing import ReadingRights
+from om_proxy.management.api.access import Reader
 from om_proxy.management.api.admin_call import AdminServices
 from om_proxy.management.api.requests import normalize_stored_name
-from om_proxy.management.mcp.readers import Reader
 from om_proxy.management.mcp.tools import (
     NO_RESOURCE,
     NO_TENANT,

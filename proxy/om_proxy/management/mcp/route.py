@@ -8,8 +8,14 @@ from starlette.types import Receive, Scope, Send
 from om_proxy import __version__
 from om_proxy.common.errors import BadMethod, BadRequest, NotFound, OmError, TooLarge
 from om_proxy.edge.edge_config import EdgeConfig
-from om_proxy.management.api.access import require_open_api, require_same_site
+from om_proxy.management.api.access import (
+    Reader,
+    identify_reader,
+    require_open_api,
+    require_same_site,
+)
 from om_proxy.management.api.admin_call import AdminServices
+from om_proxy.management.api.requests import read_tenant
 from om_proxy.management.mcp.memory_tools import MemoryTools
 from om_proxy.management.mcp.protocol import (
     INVALID_PARAMS,
@@ -24,7 +30,6 @@ from om_proxy.management.mcp.protocol import (
     write_error,
     write_result,
 )
-from om_proxy.management.mcp.readers import Reader, identify_reader
 from om_proxy.management.mcp.tools import INSTRUCTIONS, TOOLS, ToolCall, find_tool, read_call
 from om_proxy.memory.recall.arguments import LookUpFault
 from om_proxy.wire.server import responses
@@ -60,7 +65,8 @@ class McpRoute:
                 await responses.send_error(send, BadMethod(), [(b"allow", b"POST")])
                 return
             services = self._services
-            reader = identify_reader(scope, config, services.secret, services.clock())
+            named = read_tenant(scope["query_string"])
+            reader = identify_reader(scope, config, named, services.secret, services.clock())
             body = await _read_json(scope, receive)
             status, content = await self._answer(body, scope, reader, config)
         except OmError as exc:
