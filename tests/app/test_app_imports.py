@@ -33,7 +33,7 @@ UNUSED_BY_CHAT = (
     "om_proxy.management.moving",
     "om_proxy.management.note_editor",
     "om_proxy.management.thread_admin",
-    "om_proxy.management.thread_reader",
+    "om_proxy.management.message_reader",
     "om_proxy.observability.spans",
     "om_proxy.storage.encryption.master_keys",
     "om_proxy.storage.postgres",

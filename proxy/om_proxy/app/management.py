@@ -39,7 +39,6 @@ from om_proxy.management.message_reader import MessageReader
 from om_proxy.management.note_editor import NoteEditor
 from om_proxy.management.pin_board import PinBoard
 from om_proxy.management.thread_admin import ThreadAdmin
-from om_proxy.management.thread_reader import ThreadReader
 from om_proxy.management.work_requests import WorkRequests
 from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.wire.server import responses
@@ -99,24 +98,25 @@ def create_admin_services(
     )
     memories.traces.on_words_erased.append(previewer.drop_texts)
     return AdminServices(
-        ThreadAdmin(memories, policies),
-        ThreadReader(memories, policies, clock),
-        previewer,
-        NoteEditor(memories, policies, token_counter.tokens, clock),
-        ledger_writer or LedgerWriter(memories.store, clock),
-        EventStream(EventFeed(memories.store), memories, background.find_operation),
-        PinBoard(memories, policies, token_counter.tokens, clock),
-        WorkRequests(memories, background, clock),
-        secret,
-        clock,
-        memories.store,
-        MessageReader(memories),
-        MemoryExporter(memories.store),
-        audit_log,
-        MessageImporter(reconciler, committer, background),
-        create_look_up_performer(memories, policies, token_counter, vectors),
-        offers or RecallOffers(offered_threads=OfferedThreads(memories.store)),
-        KnownTenants(memories.store),
-        memories.facts,
-        sign_in,
+        memories=memories,
+        policies=policies,
+        thread_admin=ThreadAdmin(memories, policies),
+        previewer=previewer,
+        note_editor=NoteEditor(memories, policies, token_counter.tokens, clock),
+        ledger_writer=ledger_writer or LedgerWriter(memories.store, clock),
+        event_stream=EventStream(EventFeed(memories.store), memories, background.find_operation),
+        pin_board=PinBoard(memories, policies, token_counter.tokens, clock),
+        work_requests=WorkRequests(memories, background, clock),
+        secret=secret,
+        clock=clock,
+        store=memories.store,
+        message_reader=MessageReader(memories),
+        exporter=MemoryExporter(memories.store),
+        audit_log=audit_log,
+        message_importer=MessageImporter(reconciler, committer, background),
+        look_ups=create_look_up_performer(memories, policies, token_counter, vectors),
+        recall_offers=offers or RecallOffers(offered_threads=OfferedThreads(memories.store)),
+        known_tenants=KnownTenants(memories.store),
+        facts=memories.facts,
+        sign_in=sign_in,
     )

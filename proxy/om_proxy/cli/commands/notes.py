@@ -34,6 +34,7 @@ from om_proxy.common.errors import BadRequest, UsageError
 from om_proxy.management.api.admin_call import AnyCall
 from om_proxy.management.api.requests import NoteText
 from om_proxy.management.api.routes import memory_work, steering
+from om_proxy.management.api.routes.generations import GenerationList
 from om_proxy.management.api.routes.memory_work import (
     ActivationAnswer,
     ObserveRequest,
@@ -44,7 +45,6 @@ from om_proxy.management.api.routes.notes import (
     Chunk,
     Entry,
     EntryProvenance,
-    GenerationList,
     Notes,
     SourceMessage,
     show_entry,

@@ -12,6 +12,8 @@ from om_proxy.common.errors import BadRequest
 from om_proxy.edge.edge_config import EdgeConfig
 from om_proxy.edge.rounds.recall_offers import RecallOffers
 from om_proxy.engine.event_feed.feed import EventStream
+from om_proxy.engine.memory_cache.memories import Memories
+from om_proxy.engine.policy import PolicyInForce
 from om_proxy.engine.recall.performing import LookUpPerformer
 from om_proxy.engine.turns.message_importer import MessageImporter
 from om_proxy.engine.turns.preview import ContextPreviewer
@@ -23,7 +25,6 @@ from om_proxy.management.message_reader import MessageReader
 from om_proxy.management.note_editor import NoteEditor
 from om_proxy.management.pin_board import PinBoard
 from om_proxy.management.thread_admin import ThreadAdmin
-from om_proxy.management.thread_reader import ThreadReader
 from om_proxy.management.work_requests import WorkRequests
 from om_proxy.memory.model import Key
 from om_proxy.observability.facts import Facts
@@ -35,13 +36,14 @@ _Query = TypeVar("_Query", bound=Struct)
 _Body = TypeVar("_Body")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdminServices:
     """The services that a handler may use. `secret`: keys the labels of threads. `clock`: unix
     seconds."""
 
+    memories: Memories
+    policies: PolicyInForce
     thread_admin: ThreadAdmin
-    thread_reader: ThreadReader
     previewer: ContextPreviewer
     note_editor: NoteEditor
     ledger_writer: LedgerWriter

@@ -220,7 +220,7 @@ class MemoryTools:
     # ── a whole tenant ────────────────────────────────────────────────────────────────────────────
 
     async def _list_tenant(self, asked: _Asked) -> str:
-        settings = self.services.thread_reader.policies.current.settings.effective(None).memory
+        settings = self.services.policies.current.settings.effective(None).memory
         zone = find_zone(None, settings.timezone)
         look_up = read_look_up({**asked.call.fields, "mode": "threads"}, zone)
         limit = find_list_limit(look_up.limit, settings.retrieval.tokens)
@@ -255,7 +255,7 @@ class MemoryTools:
         """Search the resources that were used last, and quote from those with the best messages."""
         if asked.call.thread is not None:
             raise LookUpFault(NO_RESOURCE)
-        settings = self.services.thread_reader.policies.current.settings.effective(None).memory
+        settings = self.services.policies.current.settings.effective(None).memory
         zone = find_zone(None, settings.timezone)
         look_up = read_look_up({**asked.call.fields, "mode": "search"}, zone)
         resources, has_more = await self._list_resources(asked.tenant)
@@ -316,7 +316,7 @@ class MemoryTools:
         return list_selected(self.services.look_ups.memories.store, selection)
 
     def _find_settings(self, memory: Memory) -> Effective:
-        return self.services.thread_reader.policies.current.base_settings(memory)
+        return self.services.policies.current.base_settings(memory)
 
     def _find_zone(self, memory: Memory) -> ZoneInfo:
         return find_zone(memory.timezone, self._find_settings(memory).memory.timezone)

@@ -26,7 +26,13 @@ from om_proxy.management.api.requests import (
     ThreadQuery,
 )
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.api.routes.notes import CoveredRange, Entry, describe_entry
+from om_proxy.management.api.routes.notes import (
+    CoveredRange,
+    Entry,
+    describe_entry,
+    find_entry,
+    list_covered,
+)
 from om_proxy.management.message_reader import ReadMessage
 from om_proxy.memory.model import Key
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
@@ -194,10 +200,11 @@ async def list_entry_messages(call: AdminCall[EntryMessagesQuery, None]) -> Entr
     key, entry_id = call.named_key, call.named_entry_id
     listed = ("entry messages", key, entry_id, query.chunk)
     after = parse_cursor(query.cursor, listed, int) or 0
-    view = await call.services.thread_reader.read_entry(
-        key, entry_id, is_chunk=query.chunk, with_messages=False
-    )
-    ranges = sorted((covered.after, covered.last) for covered in view.ranges)
+    memories = call.services.memories
+    memory = await memories.load_known(key)
+    entry, _ = await find_entry(memories.store, memory, entry_id, is_chunk=query.chunk)
+    covers = list_covered(memory, entry, is_chunk=query.chunk)
+    ranges = sorted((covered.first - 1, covered.last) for covered in covers)
     page = await call.services.message_reader.read_ranges(key, ranges, after, query.limit)
     next_after = page.next_after
     return EntryMessages(

@@ -1,23 +1,33 @@
-"""The routes that show a thread's notes, older generations of them, and where each entry comes from."""
+"""The routes that show a thread's notes, and where each entry comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
 from om_proxy.common.apis import ApiName
-from om_proxy.management.api.admin_call import AdminCall
+from om_proxy.common.errors import NotFound
+from om_proxy.management.api.admin_call import AdminCall, AdminServices
 from om_proxy.management.api.answers import HiddenJson, HiddenText, UnixSeconds, repair_text
 from om_proxy.management.api.requests import MAX_NUMBER, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
-from om_proxy.management.thread_reader import ComparedGeneration, EntryView, NotesView, write_log
+from om_proxy.management.api.routes.generations import read_generation
+from om_proxy.management.thread_admin import find_log_place
+from om_proxy.memory.lifecycle import decisions
+from om_proxy.memory.lifecycle.decisions import Activate, RequestState
 from om_proxy.memory.lifecycle.hints import active_hints
-from om_proxy.memory.model import Beginning, Memory, Message, Observation, Pin
-from om_proxy.storage.values.stored_rows import GenerationSummary
+from om_proxy.memory.lifecycle.observable import last_observable_seq
+from om_proxy.memory.model import Generation, Memory, Message, Observation, Pin, index_entries
+from om_proxy.memory.recall.message_ids import describe_numbers
+from om_proxy.storage.contract.memories import ThreadRows
 from om_proxy.wire.apis.json_text import replace_lone_surrogates
+
+MAX_SOURCE_MESSAGES = (
+    1_000  # that one answer holds; an entry covers fewer unless it is a reflection
+)
 
 
 class NotesQuery(ThreadQuery, frozen=True, kw_only=True):
@@ -127,72 +137,6 @@ class Notes(Struct, frozen=True, kw_only=True):
     suggestion: HiddenText
 
 
-class GenerationLine(Struct, frozen=True, kw_only=True):
-    """One stored generation of a thread's notes."""
-
-    number: int
-    is_current: bool
-    entries: int
-    tokens: int
-    reflections: int
-    newest_at: UnixSeconds | None
-    why: Annotated[
-        str | None,
-        Meta(
-            description=(
-                "Why it began: `reflection`, `undo`, `fork`, `edit`, `forgotten`, `limit` (its "
-                "oldest entries lost lines: `retention.max_observations`), or `scope` (the "
-                "thread joined the resource's log, or left it). `null`: the first one."
-            )
-        ),
-    ]
-    at: UnixSeconds | None
-
-
-class GenerationList(Struct, frozen=True, kw_only=True):
-    """The stored generations, the newest first."""
-
-    version: int
-    items: list[GenerationLine]
-    cursor: str | None = None
-
-
-class GenerationQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of one generation."""
-
-    against: Annotated[
-        Annotated[int, Meta(ge=0, le=MAX_NUMBER)] | None,
-        Meta(description="Another generation, to compare with."),
-    ] = None
-
-
-class ComparedLine(Struct, frozen=True, kw_only=True):
-    """A line of the notes of two generations."""
-
-    kind: Annotated[
-        str, Meta(description="`same`, `added` (in this generation), `removed` (in the other).")
-    ]
-    text: HiddenText
-
-
-class GenerationDetail(Struct, frozen=True, kw_only=True):
-    """The notes of one generation as a text, and how they differ from another's."""
-
-    version: int
-    number: int
-    is_current: bool
-    why: str | None
-    at: UnixSeconds | None
-    tokens: int
-    text: HiddenText
-    against: int | None
-    against_text: HiddenText
-    diff: Annotated[
-        list[ComparedLine] | None,
-        Meta(description="`null` without another generation, or beyond 5 000 lines."),
-    ]
-
-
 class SourceMessage(Struct, frozen=True, kw_only=True):
     """A message that an entry covers."""
 
@@ -226,21 +170,23 @@ def describe_pin(pin: Pin) -> PinnedNote:
     )
 
 
-def describe_notes(view: NotesView) -> Notes:
-    memory = view.memory
-    reflection = memory.log.reflection if view.is_current else None
+def describe_notes(
+    memory: Memory, generation: Generation, activating_ids: Collection[int]
+) -> Notes:
+    is_current = generation.number == memory.log.generation
+    reflection = memory.log.reflection if is_current else None
     hints = active_hints(memory)
     return Notes(
         version=memory.revision,
         scope=memory.scope,
-        generation=view.generation.number,
-        is_current=view.is_current,
+        generation=generation.number,
+        is_current=is_current,
         coverage=memory.coverage,
         pins=[describe_pin(pin) for pin in memory.log.pins],
-        log=[describe_entry(entry) for entry in view.generation.entries],
+        log=[describe_entry(entry) for entry in generation.entries],
         chunks=[
-            Chunk(**_entry_fields(chunk), activates=chunk.id in view.activating_ids)
-            for chunk in (memory.chunks if view.is_current else ())
+            Chunk(**_entry_fields(chunk), activates=chunk.id in activating_ids)
+            for chunk in (memory.chunks if is_current else ())
         ],
         reflection=PendingReflection(
             text=repair_text(reflection.text) or "",
@@ -254,66 +200,6 @@ def describe_notes(view: NotesView) -> Notes:
         else None,
         task=repair_text(hints.task),
         suggestion=repair_text(hints.suggestion),
-    )
-
-
-def describe_generations(
-    memory: Memory, generations: Sequence[GenerationSummary], beginnings: Mapping[int, Beginning]
-) -> GenerationList:
-    return GenerationList(
-        version=memory.revision,
-        items=[
-            GenerationLine(
-                number=generation.number,
-                is_current=generation.number == memory.log.generation,
-                entries=generation.entries,
-                tokens=generation.tokens,
-                reflections=generation.reflections,
-                newest_at=generation.newest_at,
-                why=began.why if began else None,
-                at=began.at if began else None,
-            )
-            for generation in generations
-            for began in [beginnings.get(generation.number)]
-        ],
-    )
-
-
-def describe_generation(compared: ComparedGeneration) -> GenerationDetail:
-    generation, other = compared.generation, compared.against
-    began = compared.began
-    return GenerationDetail(
-        version=compared.memory.revision,
-        number=generation.number,
-        is_current=compared.is_current,
-        why=began.why if began else None,
-        at=began.at if began else None,
-        tokens=sum(entry.tokens for entry in generation.entries),
-        text=repair_text(write_log(generation)) or "",
-        against=other.number if other else None,
-        against_text=(repair_text(write_log(other)) or "") if other else None,
-        diff=None
-        if compared.diff is None
-        else [
-            ComparedLine(kind=line.kind, text=repair_text(line.text) or "")
-            for line in compared.diff
-        ],
-    )
-
-
-def describe_entry_view(view: EntryView, *, with_messages: bool) -> EntryProvenance:
-    return EntryProvenance(
-        entry=describe_entry(view.entry),
-        is_chunk=view.is_chunk,
-        covers=[
-            CoveredRange(first=covered.after + 1, last=covered.last) for covered in view.ranges
-        ],
-        sources=[describe_entry(source) for source in view.sources],
-        complete=view.is_complete,
-        messages=[_describe_message(message) for message in view.messages]
-        if with_messages
-        else None,
-        has_all_messages=view.has_all_messages,
     )
 
 
@@ -351,31 +237,96 @@ def _entry_fields(entry: Observation) -> dict[str, Any]:
 
 
 async def show_notes(call: AdminCall[NotesQuery, None]) -> Notes:
-    query = call.query
-    view = await call.services.thread_reader.read_notes(call.named_key, query.generation)
-    return describe_notes(view)
+    memories = call.services.memories
+    memory = await memories.load_known(call.named_key)
+    current, asked = memory.log.generation, call.query.generation
+    number = current if asked is None else asked
+    generation = await read_generation(memories.store, memory, number)
+    activating = _find_activating(call.services, memory) if number == current else ()
+    return describe_notes(memory, generation, activating)
+
+
+def _find_activating(services: AdminServices, memory: Memory) -> frozenset[int]:
+    """Return the ids of the chunks that a request now would make active."""
+    limits = services.policies.current.thread_settings(memory).limits
+    now = services.clock()
+    idle_s, has_provider_changed = decisions.prompt_cache_state(memory, memory.model, now)
+    state = RequestState(
+        last_observable_seq(memory), idle_s, has_provider_changed=has_provider_changed, now=now
+    )
+    decision = decisions.decide_before_forwarding(memory, limits, state, waited=True)
+    count = decision.count if isinstance(decision, Activate) else 0
+    return frozenset(chunk.id for chunk in memory.chunks[:count])
 
 
 async def show_entry(call: AdminCall[EntryQuery, None]) -> EntryProvenance:
-    query = call.query
-    view = await call.services.thread_reader.read_entry(
-        call.named_key, call.named_entry_id, is_chunk=query.chunk, with_messages=query.messages
+    memories, query = call.services.memories, call.query
+    memory = await memories.load_known(call.named_key)
+    entry, entries_by_id = await find_entry(
+        memories.store, memory, call.named_entry_id, is_chunk=query.chunk
     )
-    return describe_entry_view(view, with_messages=query.messages)
+    sources = list(_iterate_sources(entry, entries_by_id))
+    covers = list_covered(memory, entry, is_chunk=query.chunk)
+    messages: list[Message] = []
+    for covered in covers if query.messages else ():
+        room = MAX_SOURCE_MESSAGES + 1 - len(messages)
+        messages += await memories.store.messages(memory.key, covered.first - 1, covered.last, room)
+    return EntryProvenance(
+        entry=describe_entry(entry),
+        is_chunk=query.chunk,
+        covers=covers,
+        sources=[describe_entry(source) for source in sources if source is not None],
+        complete=None not in sources,
+        messages=[_describe_message(message) for message in messages[:MAX_SOURCE_MESSAGES]]
+        if query.messages
+        else None,
+        has_all_messages=query.messages and len(messages) <= MAX_SOURCE_MESSAGES,
+    )
 
 
-async def list_generations(call: AdminCall[ThreadQuery, None]) -> GenerationList:
-    kept = await call.services.thread_reader.list_generations(call.named_key)
-    return describe_generations(kept.memory, kept.generations, kept.beginnings)
-
-
-async def show_generation(call: AdminCall[GenerationQuery, None]) -> GenerationDetail:
-    query = call.query
-    return describe_generation(
-        await call.services.thread_reader.read_generation(
-            call.named_key, call.named_entry_id, query.against
+async def find_entry(
+    store: ThreadRows, memory: Memory, entry_id: int, *, is_chunk: bool
+) -> tuple[Observation, dict[int, Observation]]:
+    """Return an entry of any stored generation, or a chunk, and by their ids all among which it was
+    found; ids are apart in a log that threads share. Raise NotFound."""
+    generations = [Generation(memory.log.generation, memory.log.entries)]
+    entries_by_id = index_entries([Generation(0, memory.chunks)] if is_chunk else generations)
+    entry = entries_by_id.get(entry_id)
+    if not is_chunk and (entry is None or entry.kind == "reflection"):
+        older = await store.generations(find_log_place(memory).key, memory.log.generation)
+        entries_by_id = index_entries((*older, *generations))
+        entry = entries_by_id.get(entry_id)
+    if entry is None:
+        raise NotFound(
+            "there is no such entry, or it is no longer stored; these are stored: "
+            + describe_numbers(entries_by_id)
         )
-    )
+    return entry, entries_by_id
+
+
+def list_covered(memory: Memory, entry: Observation, *, is_chunk: bool) -> list[CoveredRange]:
+    """Return the ranges of the thread's messages that an entry or a chunk covers."""
+    label = None if is_chunk else memory.thread_label  # where the thread shares its log
+    if not entry.parts:
+        covers_any = entry.last > entry.after
+        return [CoveredRange(first=entry.after + 1, last=entry.last)] if covers_any else []
+    return [
+        CoveredRange(first=part.after + 1, last=part.last)
+        for part in entry.parts
+        if part.label == label and not part.covers_nothing
+    ]
+
+
+def _iterate_sources(
+    entry: Observation, entries_by_id: dict[int, Observation]
+) -> Iterator[Observation | None]:
+    """Yield the entries that a reflection was made from, and those that these were made from; None
+    for one that is no longer stored."""
+    for source_id in entry.sources:
+        source = entries_by_id.get(source_id)
+        yield source
+        if source is not None:
+            yield from _iterate_sources(source, entries_by_id)
 
 
 ROUTES = (
@@ -400,23 +351,5 @@ ROUTES = (
         handler=show_entry,
         query=EntryQuery,
         answer=EntryProvenance,
-    ),
-    AdminRoute(
-        method="GET",
-        path="/threads/{thread}/generations",
-        summary="List the generations of a thread's notes that are stored, the newest first.",
-        handler=list_generations,
-        answer=GenerationList,
-    ),
-    AdminRoute(
-        method="GET",
-        path="/threads/{thread}/generations/{id}",
-        summary=(
-            "Show one generation of a thread's notes as a text and, with `against`, line by line how "
-            "it differs from another."
-        ),
-        handler=show_generation,
-        query=GenerationQuery,
-        answer=GenerationDetail,
     ),
 )

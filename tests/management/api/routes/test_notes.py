@@ -9,15 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from om_proxy.management.thread_reader import (
-    MAX_COMPARED_LINES,
-    DiffLine,
-    can_be_compared,
-    compare_lines,
-)
 from tests.e2e.running import CRATE_REMARK, SMALL_LOG_MEMORY, Running, run_with_scripted_models
 
 AUTH = {"authorization": "Bearer sk-a"}
@@ -209,28 +201,3 @@ async def test_long_generations_are_not_compared(run: Running) -> None:
     assert found["diff"] is None
     assert found["text"] == found["against_text"]
     assert found["text"].startswith("x\nx")
-
-
-DIFFED_TEXT_STRATEGY = st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=1).map("\n".join)
-
-
-def test_a_line_that_changed() -> None:
-    assert compare_lines("a\nb\nc", "a\nB\nc") == (
-        DiffLine("same", "a"),
-        DiffLine("removed", "b"),
-        DiffLine("added", "B"),
-        DiffLine("same", "c"),
-    )
-
-
-@given(DIFFED_TEXT_STRATEGY, DIFFED_TEXT_STRATEGY)
-def test_both_texts_can_be_read_off(before: str, after: str) -> None:
-    lines = compare_lines(before, after)
-    assert "\n".join(line.text for line in lines if line.kind != "added") == before
-    assert "\n".join(line.text for line in lines if line.kind != "removed") == after
-
-
-def test_long_texts_are_not_compared() -> None:
-    half = "\n" * (MAX_COMPARED_LINES // 2 - 1)
-    assert can_be_compared(half, half)
-    assert not can_be_compared(half, f"{half}\n")
