@@ -21,12 +21,10 @@ from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce
 from om_proxy.memory.events.changes import Cause
 from om_proxy.memory.events.parts import NotesChange
-from om_proxy.memory.lifecycle.thresholds import Limits
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
 from om_proxy.memory.value_bounds import MAX_TITLE_CHARS
 from om_proxy.observability import facts
-from om_proxy.settings.config import Effective, merge_thread_overrides
-from om_proxy.storage.values.listing import ThreadInfo, ThreadPage, ThreadPlace, ThreadSelection
+from om_proxy.settings.config import merge_thread_overrides
 from om_proxy.storage.values.records import ForgetResult
 
 
@@ -115,27 +113,6 @@ class ThreadAdmin:
         self._memories = memories
         self._policies = policies
 
-    async def find_threads(
-        self, selection: ThreadSelection, after: ThreadPlace | None, limit: int
-    ) -> ThreadPage:
-        return await self._memories.store.find_threads(selection, after, limit)
-
-    def find_limits(self, info: ThreadInfo) -> Limits | None:
-        """Return the thresholds in force for a listed thread; None if its settings contradict each
-        other."""
-        memory = Memory(key=info.key, model=info.model, overrides=info.overrides)
-        try:
-            return self.effective_settings(memory).limits
-        except ConfigError:
-            return None
-
-    async def load_memory(self, key: Key) -> Memory:
-        return await self._memories.load_known(key)
-
-    def effective_settings(self, memory: Memory) -> Effective:
-        """Return the settings in force for the thread, with its own thresholds."""
-        return self._policies.current.thread_settings(memory)
-
     async def set_title(
         self, key: Key, title: str | None, *, expected_version: int | None = None
     ) -> Memory:
@@ -183,7 +160,7 @@ class ThreadAdmin:
         version = None
         if expected_version is not None:
             # a person names the version of the thread with its log, a store that of the thread
-            memory = await self.load_memory(key)
+            memory = await self._memories.load_known(key)
             check_version(memory, expected_version)
             version = memory.version
         try:

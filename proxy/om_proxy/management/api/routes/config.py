@@ -141,8 +141,8 @@ async def _describe_store(store: StoreStatus, settings: Settings) -> StoreAnswer
 
 
 async def show_thread_settings(call: AdminCall[ThreadQuery, None]) -> ThreadSettings:
-    memory = await call.services.thread_admin.load_memory(call.named_key)
-    effective = call.services.thread_admin.effective_settings(memory)
+    memory = await call.services.memories.load_known(call.named_key)
+    effective = call.services.policies.current.thread_settings(memory)
     lines = list_effective_settings(call.config.settings, effective)
     return ThreadSettings(
         version=memory.revision,

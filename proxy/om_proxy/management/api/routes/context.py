@@ -11,6 +11,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import orjson
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from om_proxy.common.errors import BadRequest, StorageError
 from om_proxy.common.off_loop import MANY_BYTES, run_off_loop
@@ -257,15 +258,7 @@ def _write_tool(turn: PreparedTurn, name: str) -> msgspec.Raw:
 
 
 def _describe_parts(parts: Sequence[PromptPart]) -> list[PreviewPart]:
-    return [
-        PreviewPart(
-            kind=part.kind,
-            tokens=part.tokens,
-            is_stable=part.is_stable,
-            text=repair_text(part.text),
-        )
-        for part in parts
-    ]
+    return [PreviewPart(**asdict(part) | {"text": repair_text(part.text)}) for part in parts]
 
 
 def _describe_shadow(preview: Preview, shadow: PreparedTurn) -> ShadowPreview:
@@ -314,7 +307,7 @@ def _list_messages(request: Request) -> list[msgspec.Raw]:
 async def preview_text(call: AdminCall[TextQuery, None]) -> ContextAnswer:
     """Preview the request of a client that sends nothing but its newest message."""
     query = call.query
-    memory = await call.services.thread_admin.load_memory(call.named_key)
+    memory = await call.services.memories.load_known(call.named_key)
     api = get_api(memory.newest_api or "chat")
     messages = [{"role": "user", "content": query.text}]
     body = api.write_question({"model": memory.model, "messages": messages})

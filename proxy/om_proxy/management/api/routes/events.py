@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta, Struct
@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from om_proxy.common.errors import BadRequest
 from om_proxy.engine.event_feed.envelope import select_types, write_data
 from om_proxy.engine.event_feed.feed import Selection
-from om_proxy.management.api.admin_call import AdminCall, AnyCall
+from om_proxy.management.api.admin_call import AdminCall
 from om_proxy.management.api.answers import StreamedAnswer, UnixSeconds, parse_cursor, write_cursor
 from om_proxy.management.api.requests import MAX_LISTED, PageCursor, PageLimit, Query, ThreadQuery
 from om_proxy.management.api.route import AdminRoute
@@ -68,6 +68,9 @@ class ThreadEventsQuery(ThreadQuery, frozen=True):
     newest: NewestCount = None
 
 
+EventsCall: TypeAlias = AdminCall[EventsQuery, None] | AdminCall[ThreadEventsQuery, None]
+
+
 class EventLine(Struct, frozen=True, kw_only=True):
     """One event. Of a forgotten thread, resource and thread are empty."""
 
@@ -94,34 +97,24 @@ class EventList(Struct, frozen=True, kw_only=True):
     ]
 
 
-async def list_events(call: AnyCall) -> EventList:
-    return await _list(call, None)
-
-
-async def list_thread_events(call: AnyCall) -> EventList:
-    return await _list(call, await call.services.event_stream.find_keys(call.named_key))
-
-
 async def answer_events(call: AdminCall[EventsQuery, None]) -> EventList | StreamedAnswer:
-    if not _wants_stream(call):
-        return await list_events(call)
-    return _stream(call, None)
+    return await _answer(call, None)
 
 
 async def answer_thread_events(
     call: AdminCall[ThreadEventsQuery, None],
 ) -> EventList | StreamedAnswer:
-    if not _wants_stream(call):
-        return await list_thread_events(call)
-    return _stream(call, await call.services.event_stream.find_keys(call.named_key))
+    return await _answer(call, await call.services.event_stream.find_keys(call.named_key))
 
 
-def _wants_stream(call: AnyCall) -> bool:
-    return EVENT_STREAM_TYPE in (find_header(call.headers, b"accept") or b"")
+async def _answer(call: EventsCall, keys: Sequence[Key] | None) -> EventList | StreamedAnswer:
+    """`keys`: of the thread; None: of all threads."""
+    wants_stream = EVENT_STREAM_TYPE in (find_header(call.headers, b"accept") or b"")
+    return _stream(call, keys) if wants_stream else await _list(call, keys)
 
 
-async def _list(call: AnyCall, keys: Sequence[Key] | None) -> EventList:
-    query = _get_query(call)
+async def _list(call: EventsCall, keys: Sequence[Key] | None) -> EventList:
+    query = call.query
     types = parse_types(query.type)
     after = parse_event_id(query.cursor, "cursor")
     if after is None and query.newest is not None:
@@ -138,9 +131,9 @@ async def _list(call: AnyCall, keys: Sequence[Key] | None) -> EventList:
     )
 
 
-def _stream(call: AnyCall, keys: Sequence[Key] | None) -> StreamedAnswer:
+def _stream(call: EventsCall, keys: Sequence[Key] | None) -> StreamedAnswer:
     """Return the stream, from the event that `Last-Event-ID` or else `cursor` names."""
-    query = _get_query(call)
+    query = call.query
     selection = Selection(
         tenant=call.tenant,
         key=call.key,
@@ -155,12 +148,6 @@ def _stream(call: AnyCall, keys: Sequence[Key] | None) -> StreamedAnswer:
         after = parse_event_id(query.cursor, "cursor")
     pieces = call.services.event_stream.stream(selection, after)
     return StreamedAnswer(EVENT_STREAM_TYPE, pieces, EVENT_STREAM, STREAM_HEADERS, is_endless=True)
-
-
-def _get_query(call: AnyCall) -> EventsQuery | ThreadEventsQuery:
-    query: Any = call.query
-    assert isinstance(query, EventsQuery | ThreadEventsQuery)  # as the routes have it
-    return query
 
 
 def describe_event(event: StoredEvent, *, with_text: bool) -> EventLine:

@@ -4,6 +4,7 @@ conversation that was held elsewhere."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import asdict
 from functools import partial
 from io import BytesIO
 from typing import Annotated, Literal
@@ -169,15 +170,7 @@ async def import_export(call: AdminCall[ImportQuery, bytes]) -> ImportAnswer:
         result = await import_memory(call.services.store, partial(BytesIO, call.body), options)
     except UsageError as exc:
         raise BadRequest(str(exc)) from exc
-    return ImportAnswer(
-        threads=result.threads,
-        messages=result.messages,
-        present_threads=result.present_threads,
-        kept_threads=result.kept_threads,
-        is_rekeyed=result.is_rekeyed,
-        unknown_fields=list(result.unknown_fields),
-        is_dry_run=query.dry_run,
-    )
+    return ImportAnswer(**asdict(result), is_dry_run=query.dry_run)
 
 
 async def import_messages(call: AdminCall[RequestQuery, bytes]) -> ImportedMessageCounts:
@@ -201,7 +194,7 @@ async def import_messages(call: AdminCall[RequestQuery, bytes]) -> ImportedMessa
     require_resource(caller, context)
     check: Callable[[Memory], None] = accept_any
     if call.expected_version is not None:
-        memory = await call.services.thread_admin.load_memory(call.named_key)
+        memory = await call.services.memories.load_known(call.named_key)
         check_version(memory, call.expected_version)
         # a thread that moves to another scope has another version before its messages come
         if memory.scope == (caller.scope or context.effective.memory.scope):

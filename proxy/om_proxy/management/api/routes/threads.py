@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from om_proxy.common.errors import ConfigError
+from om_proxy.engine.policy import Policy
 from om_proxy.management.api.access import LOCAL_CALLER
 from om_proxy.management.api.admin_call import AdminCall, AdminServices
 from om_proxy.management.api.answers import (
@@ -212,7 +214,7 @@ class ThreadStatus(ThreadNames, frozen=True, kw_only=True):
 
 async def describe_thread(services: AdminServices, memory: Memory) -> ThreadStatus:
     """Return the answer about one thread, with the thresholds in force."""
-    limits = services.thread_admin.effective_settings(memory).limits
+    limits = services.policies.current.thread_settings(memory).limits
     untitled = [memory.key] if memory.title is None else []
     first_words = await services.message_reader.read_first_words(untitled)
     return describe_status(memory, limits, services.secret, first_words.get(memory.key))
@@ -221,7 +223,7 @@ async def describe_thread(services: AdminServices, memory: Memory) -> ThreadStat
 def describe_line(
     services: AdminServices, info: ThreadInfo, first_words: str | None = None
 ) -> ThreadLine:
-    limits = services.thread_admin.find_limits(info)
+    limits = _find_limits(services.policies.current, info)
     return ThreadLine(
         **describe_names(info.key, services.secret),
         title=repair_text(info.title),
@@ -239,6 +241,17 @@ def describe_line(
         parked=info.parked,
         net_saving=info.ledger.known_net_saving,
     )
+
+
+def _find_limits(policy: Policy, info: ThreadInfo) -> Limits | None:
+    """Return the thresholds in force for a listed thread; None if its settings contradict each
+    other."""
+    try:
+        return policy.thread_settings(
+            Memory(key=info.key, model=info.model, overrides=info.overrides)
+        ).limits
+    except ConfigError:
+        return None
 
 
 def describe_status(
@@ -295,7 +308,7 @@ async def list_threads(call: AdminCall[ThreadListQuery, None]) -> ThreadList:
     )
     listed = ("threads", *selection)
     after = parse_cursor(query.cursor, listed, ThreadPlace)
-    page = await call.services.thread_admin.find_threads(selection, after, query.limit)
+    page = await call.services.store.find_threads(selection, after, query.limit)
     named = page.threads[:MAX_NAMED_LINES] if call.visitor.may_read_text else ()
     first_words = await call.services.message_reader.read_first_words(
         info.key for info in named if info.title is None
@@ -309,7 +322,7 @@ async def list_threads(call: AdminCall[ThreadListQuery, None]) -> ThreadList:
 
 async def show_thread(call: AdminCall[ThreadQuery, None]) -> ThreadStatus:
     return await describe_thread(
-        call.services, await call.services.thread_admin.load_memory(call.named_key)
+        call.services, await call.services.memories.load_known(call.named_key)
     )
 
 
