@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from om_proxy.agents.embedding import EmbeddingModels
 from om_proxy.agents.models import encodings
 from om_proxy.app import app as app_module
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.app.store_opening import open_store
 from om_proxy.common.errors import ConfigError, KeysAway, OmError, StorageError
 from om_proxy.settings.config import Settings, StorageSettings, parse
@@ -183,7 +183,7 @@ async def test_external_work_is_a_worker_s(
     """A process that serves only sends no webhooks and clears nothing out; a worker with the same
     settings does."""
     monkeypatch.setattr(app_module, "PRUNE_INTERVAL_S", 0.001)
-    app = create_app(
+    app = App(
         parse(
             f"""
             background: {{external: true}}
@@ -477,7 +477,7 @@ async def test_a_failed_start_leaves_nothing_running(tmp_path: Path) -> None:
     starts."""
     before = list_live_threads()  # of other tests: they may end meanwhile
     await alter_database(tmp_path, "ALTER TABLE secret RENAME TO lost")
-    app = create_app(settings_in(tmp_path, required=True))
+    app = App(settings_in(tmp_path, required=True))
     with pytest.raises(StorageError):
         await app.start()
     assert list_live_threads() <= before
@@ -498,9 +498,7 @@ async def alter_database(folder: Path, sql: str) -> None:
 async def test_a_failed_start_does_not_serve(tmp_path: Path) -> None:
     """The server that runs the app does not begin to serve."""
     (tmp_path / "file").touch()
-    app = create_app(
-        settings_in(tmp_path / "file", required=True)
-    )  # no folder: nothing can be made in it
+    app = App(settings_in(tmp_path / "file", required=True))  # no folder: nothing can be made in it
     with pytest.raises(OmError):
         async with serve_on_loopback(app, lifespan="on"):
             pytest.fail("it must not serve")
@@ -638,7 +636,7 @@ async def test_what_waits_is_not_for_another_database(
 
 def test_processes_do_not_look_for_work_in_step() -> None:
     """Each look comes after another time, which stays near what the setting says."""
-    app = create_app(parse("background: {observer_interval: 10s}"))
+    app = App(parse("background: {observer_interval: 10s}"))
     intervals = {app._observer_interval_s() for _ in range(100)}
     assert len(intervals) > 1
     assert 8 <= min(intervals) <= max(intervals) <= 12
@@ -663,7 +661,7 @@ async def test_two_processes_on_one_store(tmp_path: Path) -> None:
 
 async def test_no_upstream(tmp_path: Path) -> None:
     """An unreachable upstream is a 502 in OpenAI's shape, and the question is stored."""
-    app = create_app(settings_in(tmp_path))
+    app = App(settings_in(tmp_path))
     async with (
         serve_on_loopback(app) as base,
         httpx.AsyncClient(trust_env=False, timeout=60) as http,
@@ -684,7 +682,7 @@ async def test_no_upstream(tmp_path: Path) -> None:
 async def test_an_unsupported_protocol(tmp_path: Path) -> None:
     """A server that passes a raw WebSocket was started wrongly, and the error says how to start
     it."""
-    app = create_app(settings_in(tmp_path))
+    app = App(settings_in(tmp_path))
 
     async def never(*_: object) -> None:
         await asyncio.Event().wait()
@@ -703,13 +701,13 @@ async def test_a_database_of_another_key_leaves_chat_without_memory(tmp_path: Pa
     other = replace_storage(settings, encryption_key=second)
     with pytest.raises(StorageError, match="another master key"):
         await open_store(other.storage)
-    app = create_app(other)
+    app = App(other)
     await app.start()
     assert not app._reopening.has_opened
     await app.stop()
     required = replace_storage(other, required=True)
     with pytest.raises(StorageError, match="another master key"):
-        await create_app(required).start()
+        await App(required).start()
 
 
 async def test_a_key_store_that_is_away_leaves_chat_without_memory(tmp_path: Path) -> None:
@@ -720,7 +718,7 @@ async def test_a_key_store_that_is_away_leaves_chat_without_memory(tmp_path: Pat
     )
     await (await open_store(settings.storage)).close()
     gone = keys.rename(tmp_path / "gone.db")
-    app = create_app(settings)
+    app = App(settings)
     await app.start()
     await wait_ready(app, "degraded")
     assert not app._reopening.has_opened
@@ -733,7 +731,7 @@ async def test_a_key_store_that_is_away_leaves_chat_without_memory(tmp_path: Pat
     await app.stop()
     required = replace_storage(settings, required=True)
     with pytest.raises(StorageError, match=r"^storage\.keys_url names no key store"):
-        await create_app(required).start()
+        await App(required).start()
     # a port where nobody listens
     with contextlib.closing(socket.socket()) as unused:
         unused.bind(("127.0.0.1", 0))
@@ -789,7 +787,7 @@ async def test_a_store_that_opens_late_is_used_by_its_own_clock(tmp_path: Path) 
     dated by the wrong one."""
     file = tmp_path / "om.db"
     file.write_bytes(b"no database at all" * 100)
-    app = create_app(settings_in(tmp_path))
+    app = App(settings_in(tmp_path))
     await app.start()
     await wait_ready(app, "degraded")
     app._store_clock._machine_clock = lambda: time.time() - 600.0

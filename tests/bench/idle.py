@@ -18,7 +18,7 @@ from typing import Any
 from starlette.types import Message
 
 import om_proxy.cli.serving  # noqa: F401 - `serve` has it
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.settings.config import parse
 
 CONFIG = """
@@ -42,7 +42,7 @@ async def is_ready(app: App) -> bool:
 
 async def count_idle(folder: str) -> dict[str, int]:
     """Start the app, and return its modules and the KiB of its objects."""
-    app = create_app(parse(CONFIG.format(folder=folder)))
+    app = App(parse(CONFIG.format(folder=folder)))
     told, answers = asyncio.Queue[Any](), asyncio.Queue[Any]()
     life = asyncio.create_task(app({"type": "lifespan", "state": {}}, told.get, answers.put))
     await told.put({"type": "lifespan.startup"})

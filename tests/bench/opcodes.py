@@ -27,7 +27,7 @@ import orjson
 from starlette.types import Message, Receive, Scope, Send
 
 import om_proxy
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.settings.config import parse
 from om_proxy.testing import loopback
 from om_proxy.testing.chat_form import Turn
@@ -257,7 +257,7 @@ async def run_client(
     with tempfile.TemporaryDirectory() as folder:
         async with serve_on_loopback(models, lifespan="off") as base:
             config = CONFIG.format(base=base, folder=folder, message_tokens=message_tokens)
-            app = create_app(parse(config))
+            app = App(parse(config))
             state: dict[str, Any] = {}
             scope = {"type": "lifespan", "state": state}
             life = asyncio.create_task(app(scope, told.get, answers.put))

@@ -14,7 +14,7 @@ import httpx
 import orjson
 
 from om_proxy.agents.models import create_encoder
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
 from om_proxy.proof.billing import Segment, SentPrompt
@@ -124,7 +124,7 @@ async def replayed(
     recorded = Model(calls, clock)
     with tempfile.TemporaryDirectory(prefix="om-bench-") as folder:
         async with _served(recorded) as upstream, _served(Recorder({"/v1": taker})) as notes:
-            app = create_app(
+            app = App(
                 parse(_configuration(Path(folder), upstream, notes, observer, settings)),
                 clock=clock,
             )

@@ -26,7 +26,7 @@ from pathlib import Path
 import httpx
 import orjson
 
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.memory.model import RESOURCE_THREAD, Key
 from om_proxy.observability import logs
 from om_proxy.settings.config import parse
@@ -207,7 +207,7 @@ async def played(recording: Recording, settings: str) -> Found:
     )
     with tempfile.TemporaryDirectory(prefix="om-bench-") as folder:
         async with serve_on_loopback(models, lifespan="off") as upstream:
-            app = create_app(parse(_configuration(Path(folder), upstream, settings)), clock=clock)
+            app = App(parse(_configuration(Path(folder), upstream, settings)), clock=clock)
             async with (
                 serve_on_loopback(app) as base,
                 httpx.AsyncClient(

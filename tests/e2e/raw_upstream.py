@@ -14,7 +14,7 @@ from pathlib import Path
 import orjson
 import uvicorn
 
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.settings.config import Settings, WatchedSettings, parse
 from om_proxy.wire.server.protocol import BoundedProtocol
 from tests.e2e.running import Clock
@@ -110,7 +110,7 @@ async def run_with_raw_upstream(
             """
         )
         clock = Clock()
-        app = create_app(settings, clock=clock, model_timeout_s=5.0)
+        app = App(settings, clock=clock, model_timeout_s=5.0)
         async with serve_app(app) as port:
             yield ProxyUnderTest(server, app, port, clock)
 

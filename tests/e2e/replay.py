@@ -15,7 +15,7 @@ import openai
 import orjson
 
 from om_proxy.agents.models import create_encoder
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.memory import tokens
 from om_proxy.memory.model import MESSAGE_FRAMING_TOKENS, Memory
 from om_proxy.settings.config import parse
@@ -282,7 +282,7 @@ async def replayed(
         serve_on_loopback(recorded, lifespan="off") as upstream,
         serve_on_loopback(ScriptedServer(), lifespan="off") as observer,
     ):
-        app = create_app(parse(configuration(tmp_path, upstream, observer, memory)))
+        app = App(parse(configuration(tmp_path, upstream, observer, memory)))
         async with serve_on_loopback(app) as base, client_of(base, "session") as client:
             for call in calls:
                 reply, receipt = await ask(client, call, stream=call.index % 2 == 0)

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import orjson
 
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.management.api.sign_in import SignIn
 from om_proxy.memory.model import Memory
 from om_proxy.settings.config import parse
@@ -128,7 +128,7 @@ async def run_with_scripted_models(
             {more}
             """
         )
-        app = create_app(settings, clock=clock, model_timeout_s=model_timeout_s, sign_in=sign_in)
+        app = App(settings, clock=clock, model_timeout_s=model_timeout_s, sign_in=sign_in)
         async with (
             serve_on_loopback(app) as base,
             httpx.AsyncClient(trust_env=False, timeout=30) as http,

@@ -12,7 +12,7 @@ from random import Random
 import httpx
 import pytest
 
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.settings.config import parse
 from om_proxy.settings.identity.user_token import Claims, sign_claims
 from om_proxy.testing.loopback import serve_on_loopback
@@ -47,7 +47,7 @@ async def house(
     models = Hearing()
     async with serve_on_loopback(models, lifespan="off") as upstream:
         text = f'upstream: [{{base_url: "{upstream}/v1", api_key: {api_key}}}]\nstorage: {{url: "sqlite:///{tmp_path}/om.db"}}\n'
-        app = create_app(parse(f"{text}auth: {{{auth}}}"), clock=Clock())
+        app = App(parse(f"{text}auth: {{{auth}}}"), clock=Clock())
         async with (
             serve_on_loopback(app) as base,
             httpx.AsyncClient(trust_env=False, timeout=30) as http,

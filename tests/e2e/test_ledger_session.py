@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from om_proxy.agents.models import create_encoder
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.engine.policy import find_token_prices
 from om_proxy.engine.turns import accounting
 from om_proxy.memory import ledger as ledger_module
@@ -104,7 +104,7 @@ async def play(folder: Path, session: Session, model: BillingModel, clock: Clock
             telemetry: {{log: "off"}}
             """
         )
-        app = create_app(settings, clock=clock)
+        app = App(settings, clock=clock)
         async with (
             serve_on_loopback(app) as base,
             httpx.AsyncClient(base_url=base, trust_env=False, timeout=60) as client,

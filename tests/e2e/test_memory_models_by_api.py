@@ -12,7 +12,7 @@ import httpx
 import orjson
 import pytest
 
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.memory.model import Memory
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
@@ -94,7 +94,7 @@ async def run(
         await script_answer(orjson.dumps(write_reply(api, text)), headers)(call)
 
     async with run_upstream_server(script) as server:
-        app = create_app(
+        app = App(
             parse(f"""
                 upstream: [{{apis: [{api}], base_url: "{server.base}"}}]
                 memory:

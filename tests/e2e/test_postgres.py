@@ -12,7 +12,7 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.common.errors import StorageError
 from om_proxy.settings.config import parse
 from om_proxy.storage.postgres.pool import ConnectionPool
@@ -216,7 +216,7 @@ async def test_a_start_without_its_server_where_memory_is_required(
     """`storage.required: true`, for those who would rather not serve than forget."""
     server.kill()
     with pytest.raises(StorageError, match=r"storage\.url: postgresql://postgres@127\.0\.0\.1"):
-        await create_app(parse(f"storage: {{{storage}, required: true}}")).start()
+        await App(parse(f"storage: {{{storage}, required: true}}")).start()
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import httpx
 import openai
 import pytest
 
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.support.raw_client import RawClient
@@ -50,7 +50,7 @@ async def run(
         run_upstream_server(script_answer(RESPONSE, JSON)) as one,
         run_upstream_server(script_answer(MESSAGE, JSON)) as two,
     ):
-        app = create_app(
+        app = App(
             parse(f"""
                 upstream:
                   - {{name: openai, apis: [chat, responses], base_url: "{one.base}"{first}}}
@@ -159,7 +159,7 @@ async def test_an_api_without_a_server(tmp_path: Path, method: str) -> None:
     """Its requests are refused, whatever their model and body."""
     async with run_upstream_server(script_answer(b"{}")) as server:
         text = f"upstream: [{{base_url: '{server.base}', apis: [chat]}}]"
-        app = create_app(parse(f"{text}\nstorage: {{url: 'sqlite:///{tmp_path}/om.db'}}"))
+        app = App(parse(f"{text}\nstorage: {{url: 'sqlite:///{tmp_path}/om.db'}}"))
         async with serve_on_loopback(app) as base, httpx.AsyncClient(trust_env=False) as http:
             for path, is_shaped in (("/v1/messages", True), ("/v1/responses", False)):
                 check_refusal(await http.request(method, base + path), is_shaped=is_shaped)

@@ -20,7 +20,7 @@ import orjson
 import pytest
 
 from om_proxy.agents.models import create_encoder
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.engine.turns.prompt_builder import ShadowPrompts
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Memory
@@ -274,7 +274,7 @@ async def served(
             """
         )
         await write_secret(folder / "om.db")
-        app = create_app(settings, clock=clock)
+        app = App(settings, clock=clock)
         async with (
             serve_on_loopback(app) as base,
             httpx.AsyncClient(base_url=base, trust_env=False, timeout=90) as client,

@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.settings.config import parse
 from om_proxy.wire.upstream import AiohttpTransport
@@ -66,7 +66,7 @@ async def soaking(
             settings = parse(
                 SETTINGS.format(port=8400, models=port, folder=folder, observe_at=600, buffer=250)
             )
-            app = create_app(settings, model_timeout_s=5.0)
+            app = App(settings, model_timeout_s=5.0)
             async with serve_app(app) as listening:
                 await ask(listening, method="GET", path="/healthz")  # it has started
                 yield app, listening

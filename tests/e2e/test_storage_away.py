@@ -13,7 +13,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.common.errors import StorageError
 from om_proxy.settings.config import parse
 from om_proxy.storage.reopening_store import ReopeningStore
@@ -113,7 +113,7 @@ async def test_a_read_only_place_refuses_the_start_where_memory_is_required(tmp_
     with enforce_permission_bits(tmp_path):
         (tmp_path / "om.db").chmod(0o400)
         with pytest.raises(StorageError, match="where this process may write"):
-            await create_app(settings).start()
+            await App(settings).start()
 
 
 async def test_a_file_that_a_newer_release_has_changed(

@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
 from tests.support.upstream_server import (
@@ -50,7 +50,7 @@ async def two(
             limits: {{body: {MOST}}}
             telemetry: {{log: "off"}}
         """)
-        app = create_app(settings)
+        app = App(settings)
         async with (
             serve_on_loopback(app) as base,
             httpx.AsyncClient(

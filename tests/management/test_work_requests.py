@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.memory.model import resource_key
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
@@ -159,7 +159,7 @@ async def run_with_inherited_model(
             """
         )
         clock = Clock()
-        app = create_app(settings, clock=clock, model_timeout_s=5.0)
+        app = App(settings, clock=clock, model_timeout_s=5.0)
         async with (
             serve_on_loopback(app) as base,
             httpx.AsyncClient(trust_env=False, timeout=30) as http,

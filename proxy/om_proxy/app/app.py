@@ -43,7 +43,6 @@ from om_proxy.edge.rounds.recalling import CreateLookUps
 from om_proxy.engine.background.embedding import MessageVectors, create_vector_filler
 from om_proxy.engine.background.indexing import create_index_filler
 from om_proxy.engine.background.retention import Retention
-from om_proxy.engine.background.scheduler import Background
 from om_proxy.engine.event_feed.inline import InlineEvents
 from om_proxy.engine.memory_cache.memories import Memories
 from om_proxy.engine.policy import PolicyInForce, find_token_prices
@@ -51,7 +50,6 @@ from om_proxy.engine.recall.conversations import OfferedThreads
 from om_proxy.engine.turns.block_renderer import BlockRenderer
 from om_proxy.engine.turns.committing import Committer
 from om_proxy.engine.turns.deferred import DeferredTurns
-from om_proxy.engine.turns.deliveries import Deliveries
 from om_proxy.engine.turns.engine import Engine
 from om_proxy.engine.turns.turn import PreparedTurn
 from om_proxy.management.api.sign_in import SignIn
@@ -65,7 +63,6 @@ from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.observability.logs import get_thread_label, report_start_failure
 from om_proxy.settings.config import Settings, WatchedSettings, WebhookSettings
 from om_proxy.settings.identity.keyed_hashes import label_thread
-from om_proxy.storage.reopening_store import ReopeningStore
 from om_proxy.storage.spooling.breaker import WriteProbe
 from om_proxy.storage.spooling.spooled_turns import SpoolBudget
 from om_proxy.storage.spooling.spooling_store import SpoolingStore
@@ -92,11 +89,17 @@ MAX_CHAT_CONNECTIONS = 1_000  # to model servers
 
 
 class App:
-    """The program as an ASGI app. `start` creates its parts, `stop` ends them."""
+    """The program as an ASGI app. `start` creates its parts, `stop` ends them.
+
+    `clock` returns unix seconds; it dates messages and prompts. `model_timeout_s`: how long a memory
+    model may take. `figures_folder`: where the workers of one server share their figures.
+    `is_worker`: it does the background work and serves nothing but its own pages (`om-proxy worker`).
+    `sign_in`: whose link is printed.
+    """
 
     def __init__(
         self,
-        watched: WatchedSettings,
+        settings: Settings | WatchedSettings,
         *,
         clock: Callable[[], float] = time.time,
         model_timeout_s: float | None = None,
@@ -104,6 +107,7 @@ class App:
         is_worker: bool = False,
         sign_in: SignIn | None = None,
     ) -> None:
+        watched = settings if isinstance(settings, WatchedSettings) else WatchedSettings(settings)
         self._watched = watched
         self._sign_in = sign_in
         self._is_worker = is_worker
@@ -116,32 +120,13 @@ class App:
         self._tracing: Tracing | None = None
         self.admission = Admission(lambda: watched.current.limits)
         self.work_queues = WorkQueues(self.admission.budget)
-        self.store: SpoolingStore
-        self._reopening: ReopeningStore
-        self._store_clock: StoreClock
-        self._clock_offset_s: float  # of the store's clock when memory was composed
-        self._write_probe: WriteProbe
-        self._token_counter: TokenCounter
-        self._deferred: DeferredTurns
-        self.upstream: Upstream
-        self._memory_transport: AiohttpTransport
-        self._litellm: LiteLLM
-        self._embedding_models: EmbeddingModels
-        self.background: Background
-        self.facts: Facts
-        self.ledger_writer: LedgerWriter
-        self.chat: TurnRoute
-        self.management: FirstUse[Management]
         self._memories: Memories | None = None
-        self._audit_log: AuditLog
-        self.unreached: UnreachedRequests
-        self._router: Router | OwnPages
-        self._deliveries: Deliveries
         self._tasks: list[asyncio.Task[None]] = []
         self._warm_up: asyncio.Task[None] | None = None
         # created again for a database with another secret
         self._memory_tasks: list[asyncio.Task[None]] = []
-        self._server_stop = ServerStop(self._leave_due_work)
+        # no more work is claimed by a process that ends soon
+        self._server_stop = ServerStop(lambda: self.background.leave_due_work())  # noqa: PLW0108 - created later
 
     # ── lifespan ──────────────────────────────────────────────────────────────────────────────────
 
@@ -313,7 +298,7 @@ class App:
             {"/": self.send_about, "/healthz": self.send_alive, "/readyz": self.send_ready},
             self._current_config,
         )
-        self._router = (
+        self._router: Router | OwnPages = (
             own_pages
             if self._is_worker
             else Router(
@@ -436,10 +421,6 @@ class App:
                     await self.store.prune(await self.store.clock())
             await asyncio.sleep(PRUNE_INTERVAL_S)
 
-    def _leave_due_work(self) -> None:
-        """Claim no more work: this process ends soon."""
-        self.background.leave_due_work()
-
     async def stop(self) -> None:
         """End the tasks, store what waits, and close all parts."""
         await _cancel_tasks([*self._tasks, *self._memory_tasks])
@@ -558,27 +539,3 @@ async def _cancel_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def create_app(
-    settings: Settings | WatchedSettings,
-    *,
-    clock: Callable[[], float] = time.time,
-    model_timeout_s: float | None = None,
-    figures_folder: Path | None = None,
-    is_worker: bool = False,
-    sign_in: SignIn | None = None,
-) -> App:
-    """Create the app for these settings. `clock` returns unix seconds; it dates messages and
-    prompts. `model_timeout_s`: how long a memory model may take. `figures_folder`: where the
-    workers of one server share their figures. `is_worker`: it does the background work and serves
-    nothing but its own pages (`om-proxy serve --worker`). `sign_in`: whose link is printed."""
-    watched = settings if isinstance(settings, WatchedSettings) else WatchedSettings(settings)
-    return App(
-        watched,
-        clock=clock,
-        model_timeout_s=model_timeout_s,
-        figures_folder=figures_folder,
-        is_worker=is_worker,
-        sign_in=sign_in,
-    )

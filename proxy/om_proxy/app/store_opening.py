@@ -76,23 +76,20 @@ async def open_store(
         logger.warning("keys.not_compared", said=str(exc))
     separate = await open_key_store(settings)
     try:
-        return await _open_backend(
-            settings,
-            generations,
-            create,
-            clock,
-            on_connection_lost,
-            StoreKeys(masters, separate, moves_keys),
-        )
+        opening = Opening(generations, create, masters, separate, moves_keys)
+        return await _open_backend(settings, opening, clock, on_connection_lost)
     except BaseException:
         if separate:
             await separate.close()
         raise
 
 
-class StoreKeys(NamedTuple):
-    """The encryption of a store, and the changes of it that opening may make."""
+class Opening(NamedTuple):
+    """What every backend is opened with: the generations that it keeps, its encryption, and the
+    changes that opening may make."""
 
+    generations: int | None
+    create: bool
     masters: MasterKeys | None
     separate: SeparateKeys | None
     moves_keys: bool
@@ -174,25 +171,17 @@ def are_one_file(one: str | None, other: str | None) -> bool:
 
 async def _open_backend(
     settings: StorageSettings,
-    generations: int | None,
-    create: bool,
+    opening: Opening,
     clock: Callable[[], float],
     on_connection_lost: Callable[[], None],
-    keys: StoreKeys,
 ) -> Store:
     try:
         if settings.is_postgres:
-            return await _open_postgres(settings, generations, create, on_connection_lost, keys)
+            return await _open_postgres(settings, opening, on_connection_lost)
         if settings.is_redis:
-            return await _open_redis(settings, generations, create, on_connection_lost, keys)
+            return await _open_redis(settings, opening, on_connection_lost)
         path = settings.url.removeprefix("sqlite:///")
-        return await SqliteStore.open(
-            path,
-            generations=generations,
-            create=create,
-            clock=clock,
-            **keys._asdict(),
-        )
+        return await SqliteStore.open(path, clock=clock, **opening._asdict())
     except (KeysAway, WrongKeyStore) as exc:
         if str(exc).startswith("storage.keys_url"):
             raise
@@ -206,7 +195,7 @@ async def _open_backend(
                 named = f"{settings.file}: {named}"
             advice = (
                 "name a database of om-proxy or a new file, where this process may write"
-                if create
+                if opening.create
                 else "name the one that a server of om-proxy uses"
             )
             message = f"storage.url: {named}; {advice}"
@@ -214,11 +203,7 @@ async def _open_backend(
 
 
 async def _open_postgres(
-    settings: StorageSettings,
-    generations: int | None,
-    create: bool,
-    on_connection_lost: Callable[[], None],
-    keys: StoreKeys,
+    settings: StorageSettings, opening: Opening, on_connection_lost: Callable[[], None]
 ) -> Store:
     with _require_driver("storage.url", "PostgreSQL", "asyncpg", "postgres"):
         from om_proxy.storage.postgres.store import PostgresOptions, PostgresStore  # noqa: PLC0415 - the driver is an extra
@@ -230,21 +215,12 @@ async def _open_postgres(
         settings.durable,
     )
     return await PostgresStore.open(
-        settings.url,
-        options,
-        generations=generations,
-        create=create,
-        on_connection_lost=on_connection_lost,
-        **keys._asdict(),
+        settings.url, options, on_connection_lost=on_connection_lost, **opening._asdict()
     )
 
 
 async def _open_redis(
-    settings: StorageSettings,
-    generations: int | None,
-    create: bool,
-    on_connection_lost: Callable[[], None],
-    keys: StoreKeys,
+    settings: StorageSettings, opening: Opening, on_connection_lost: Callable[[], None]
 ) -> Store:
     with _require_driver("storage.url", "Redis", "redis", "redis"):
         from om_proxy.storage.redis.store import RedisOptions, RedisStore  # noqa: PLC0415 - the driver is an extra
@@ -252,10 +228,5 @@ async def _open_redis(
         settings.prefix, settings.connections, settings.timeout, settings.durable
     )
     return await RedisStore.open(
-        settings.url,
-        options,
-        generations=generations,
-        create=create,
-        on_connection_lost=on_connection_lost,
-        **keys._asdict(),
+        settings.url, options, on_connection_lost=on_connection_lost, **opening._asdict()
     )

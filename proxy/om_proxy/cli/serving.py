@@ -13,7 +13,7 @@ import uvicorn
 
 from om_proxy import __version__
 from om_proxy.agents.models import create_encoder
-from om_proxy.app.app import can_have_memory, create_app
+from om_proxy.app.app import App, can_have_memory
 from om_proxy.cli.doctor.models import (
     describe_chosen_models,
     list_memory_model_warnings,
@@ -138,11 +138,11 @@ def create_server(
     is_worker: bool = False,
     sign_in: SignIn | None = None,
 ) -> AnnouncedServer:
-    """Create the server of this process. The options are those of `create_app`."""
+    """Create the server of this process. The options are those of `App`."""
     load_for_memory(watched.current)
     server_settings = watched.current.server
     config = uvicorn.Config(
-        create_app(watched, figures_folder=figures_folder, is_worker=is_worker, sign_in=sign_in),
+        App(watched, figures_folder=figures_folder, is_worker=is_worker, sign_in=sign_in),
         host=server_settings.host,
         port=server_settings.port,
         loop="auto",  # uvloop if it is installed: there is none for Windows

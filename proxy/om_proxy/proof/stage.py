@@ -19,7 +19,7 @@ import structlog
 import yaml
 from starlette.types import Receive, Scope, Send
 
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.app.store_opening import open_store
 from om_proxy.common.errors import OmError
 from om_proxy.proof.recorder import (
@@ -126,7 +126,7 @@ class Stage:
             settings = self._place(models_url, folder)
             if self._secret is not None:
                 await adopt_secret(settings, self._secret)
-            self.app = create_app(settings, clock=self.clock)
+            self.app = App(settings, clock=self.clock)
             self.url = await stack.enter_async_context(
                 serve_on_loopback(_Numbered(self.app), lifespan="on")
             )

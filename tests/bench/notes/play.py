@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from om_proxy.agents.models import create_encoder
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.memory.model import Memory, Observation
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
@@ -57,7 +57,7 @@ async def play(
             serve_on_loopback(server, lifespan="off") as notes,
         ):
             configuration = configure(settings, upstream=upstream, notes=notes, folder=folder)
-            app = create_app(parse(orjson.dumps(configuration).decode()), clock=clock)
+            app = App(parse(orjson.dumps(configuration).decode()), clock=clock)
             async with (
                 serve_on_loopback(app) as base,
                 httpx.AsyncClient(base_url=base, trust_env=False, timeout=LONGEST_CALL_S) as client,

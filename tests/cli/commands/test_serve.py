@@ -17,7 +17,7 @@ import pytest
 from starlette.types import Message as AsgiMessage
 
 from om_proxy import __version__
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.cli import main
 from om_proxy.cli.commands.serve import hide_modules
 from om_proxy.settings.config import Settings
@@ -207,7 +207,7 @@ def test_a_start_that_fails_unforeseen(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unforeseen exception is reported by class and place: its text may hold anything."""
-    app = create_app(Settings())
+    app = App(Settings())
 
     async def broken() -> None:
         raise ValueError("hush")

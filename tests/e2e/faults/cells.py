@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from om_proxy.app.app import MAX_CHAT_CONNECTIONS, App, create_app
+from om_proxy.app.app import MAX_CHAT_CONNECTIONS, App
 from om_proxy.memory.lifecycle import transitions
 from om_proxy.memory.model import Key, Memory, Message, Observation
 from om_proxy.settings.config import parse
@@ -186,7 +186,7 @@ async def site(folder: Path, role: str) -> AsyncIterator[Site]:
             "telemetry": {"log": "off"},
         }
         clock = Clock()
-        app = create_app(parse(json.dumps(settings)), clock=clock, model_timeout_s=MIND_LIMIT)
+        app = App(parse(json.dumps(settings)), clock=clock, model_timeout_s=MIND_LIMIT)
         async with serve_app(app) as port, Stalls() as stalls:
             sites.append(Site(app, port, clock, role, stalls))
             assert (

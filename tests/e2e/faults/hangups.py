@@ -20,7 +20,7 @@ from unittest import mock
 
 import orjson
 
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.observability.logs import configure_log
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
@@ -173,7 +173,7 @@ async def relaying(
         "telemetry": {"log": "off"},
     }
     with mock.patch("om_proxy.app.app.MAX_CHAT_CONNECTIONS", POOL):
-        app = create_app(parse(json.dumps(settings)))
+        app = App(parse(json.dumps(settings)))
         async with serve_on_loopback(app) as base:
             yield app, int(base.rpartition(":")[2])
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import httpx
 import orjson
 
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.common.reasons import Reason
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
@@ -356,7 +356,7 @@ class _Replica:
             await replica.stop()
 
     async def go(self) -> None:
-        app = create_app(self._settings, model_timeout_s=5.0)
+        app = App(self._settings, model_timeout_s=5.0)
         await self._stack.enter_async_context(serve_on_loopback(app, port=self._port))
 
     async def stop(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import httpx
 
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.memory.prompt.context import layout_for
 from om_proxy.settings.config import parse
 from om_proxy.testing.loopback import serve_on_loopback
@@ -73,7 +73,7 @@ async def run_matrix(
             f"memory: {{{memory}}}\n"
             'telemetry: {log: "off"}\n'
         )
-        app = create_app(settings)
+        app = App(settings)
         async with (
             serve_on_loopback(app) as proxy,
             httpx.AsyncClient(base_url=proxy, trust_env=False, timeout=60) as http,

@@ -54,12 +54,12 @@ class WatchedApp:
 
 def take_clock(file: Path) -> None:
     """Let the server that is created next use this clock."""
-    create_app, clock = app.create_app, open_clock(file)
+    create, clock = app.App, open_clock(file)
 
     def create_watched_app(*arguments: Any, **named: Any) -> Any:
-        return WatchedApp(create_app(*arguments, clock=clock, **named))
+        return WatchedApp(create(*arguments, clock=clock, **named))
 
-    app.create_app = create_watched_app
+    app.App = create_watched_app
     chat.MAX_OPEN_S = 60.0  # a busy machine fails no test (tests/conftest.py)
 
 

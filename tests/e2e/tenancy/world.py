@@ -16,7 +16,7 @@ from unittest import mock
 import aiohttp
 from yarl import URL
 
-from om_proxy.app.app import App, create_app
+from om_proxy.app.app import App
 from om_proxy.settings.config import parse
 from om_proxy.settings.identity.callers import identify
 from om_proxy.settings.identity.identity_rules import IdentityRules
@@ -189,7 +189,7 @@ async def _served(name: str, models: Minds, path: Path) -> AsyncIterator[World]:
     async with serve_on_loopback(models, lifespan="off") as upstream:
         text = f'upstream: [{{base_url: "{upstream}/v1", layout: blocks}}]\nstorage: {{url: "sqlite:///{path}"}}\n'
         settings = parse(f'{text}telemetry: {{log: "off"}}\n{WORLDS[name]}')
-        app = create_app(settings, clock=Clock(), model_timeout_s=20.0)
+        app = App(settings, clock=Clock(), model_timeout_s=20.0)
         connector = aiohttp.TCPConnector(
             limit=0, keepalive_timeout=1.0
         )  # the server waits longer: no race for an idle one

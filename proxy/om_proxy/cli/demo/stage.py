@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from om_proxy.app.app import create_app
+from om_proxy.app.app import App
 from om_proxy.cli.demo.story import Story
 from om_proxy.common.errors import OmError
 from om_proxy.management.api.sign_in import SignIn
@@ -147,7 +147,7 @@ async def _serve(
         config, sign_in = folder / CONFIG_FILE, SignIn()
         text = write_scripted_settings(models_url, str(folder), *thresholds, log)
         config.write_text(text, encoding="utf-8")
-        app = create_app(parse(text), clock=clock, sign_in=sign_in)
+        app = App(parse(text), clock=clock, sign_in=sign_in)
         async with serve_on_loopback(app, port=port, lifespan="on") as url:
             yield ServedDemo(url, config, sign_in)
 
