@@ -58,7 +58,7 @@ from om_proxy.memory.escaping import escape
 from om_proxy.memory.rounds import LookUps
 from om_proxy.observability.fact_lines import LOGGED_FACTS, FactLines
 from om_proxy.observability.facts import Facts, Forgotten, MemoryCallEnded
-from om_proxy.observability.figures.figures import Figures, ProcessState
+from om_proxy.observability.figures.figures import Figures, ProcessState, TotalsWatch
 from om_proxy.observability.ledger_writer import LedgerWriter
 from om_proxy.observability.logs import get_thread_label, report_start_failure
 from om_proxy.settings.config import Settings, WatchedSettings, WebhookSettings
@@ -185,7 +185,7 @@ class App:
         ]
         if self._figures:
             self._figures.watch_gauges(self._read_state)
-            totals = self._figures.create_totals_watch(lambda: self.store, self._clock)
+            totals = TotalsWatch(self._figures.series, lambda: self.store, self._clock)
             self._tasks += [
                 _start_permanent("figures", self._figures.update_gauges_forever),
                 _start_permanent("totals", totals.update_forever),

@@ -301,7 +301,7 @@ OTHERS = (
         _MCP_TESTS,
     ),
     Mutant(
-        f"{_ROUTES}/audit.py",
+        f"{_ROUTES}/events.py",
         "list_records(call.tenant,",
         "list_records(None,",
         ("tests/management/api/test_route.py", "tests/management/api/test_access.py"),

@@ -29,8 +29,6 @@ _OPERATORS_NAMES = {"instruction", "prompt", "api_base", "api_key", "model_setti
 
 
 class ConfigQuery(Query, frozen=True, kw_only=True):
-    """The query of the settings."""
-
     model: Annotated[
         str | None, Meta(description="The actor's model, as clients name it: settings by model.")
     ] = None

@@ -68,8 +68,6 @@ def diff_messages(received: Sequence[bytes], sent: Sequence[bytes]) -> MessageDi
 
 
 class TextQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of a preview for one text."""
-
     text: Annotated[
         str, Meta(min_length=1, description="The newest message, all that the client sends.")
     ]

@@ -51,8 +51,6 @@ EventCursor = Annotated[
 
 
 class EventsQuery(Query, frozen=True):
-    """The query of the list of events."""
-
     type: TypeFilter = None
     limit: EventLimit = 100
     cursor: EventCursor = None
@@ -60,8 +58,6 @@ class EventsQuery(Query, frozen=True):
 
 
 class ThreadEventsQuery(ThreadQuery, frozen=True):
-    """The query of a thread's list of events."""
-
     type: TypeFilter = None
     limit: EventLimit = 100
     cursor: EventCursor = None
@@ -183,8 +179,6 @@ def parse_event_id(text: str | None, param: str) -> int | None:
 
 
 class AuditQuery(Query, frozen=True):
-    """The query of the audit."""
-
     limit: PageLimit = 100
     cursor: PageCursor = None
 

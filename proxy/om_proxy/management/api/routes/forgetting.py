@@ -107,9 +107,7 @@ def is_receipt_genuine(receipt: Mapping[str, object], secret: bytes) -> bool:
     return compare_digest(signature.encode(), expected.encode())
 
 
-def count_forgotten(receipt: Struct) -> dict[str, int]:
-    """Return the counts for the audit."""
-    assert isinstance(receipt, ForgetReceipt)
+def count_forgotten(receipt: ForgetReceipt) -> dict[str, int]:
     return msgspec.structs.asdict(receipt.forgotten)
 
 

@@ -55,8 +55,6 @@ class GenerationList(Struct, frozen=True, kw_only=True):
 
 
 class GenerationQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of one generation."""
-
     against: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_NUMBER)] | None,
         Meta(description="Another generation, to compare with."),

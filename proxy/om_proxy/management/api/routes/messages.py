@@ -42,8 +42,6 @@ MAX_EXCERPT_CHARS = 300
 
 
 class MessagesQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of a thread's messages."""
-
     after: Annotated[
         int, Meta(ge=0, le=MAX_NUMBER, description="Only messages with a higher number.")
     ] = 0
@@ -150,8 +148,6 @@ def _name_list(key: Key, query: MessagesQuery) -> tuple[object, ...]:
 
 
 class EntryMessagesQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of the messages behind an entry."""
-
     chunk: Annotated[
         bool, Meta(description="The id is that of a chunk, not of an entry of the log.")
     ] = False

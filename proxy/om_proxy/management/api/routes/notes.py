@@ -31,8 +31,6 @@ MAX_SOURCE_MESSAGES = (
 
 
 class NotesQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of a thread's notes."""
-
     generation: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_NUMBER)] | None,
         Meta(description="An older generation; without it, the current one."),
@@ -40,8 +38,6 @@ class NotesQuery(ThreadQuery, frozen=True, kw_only=True):
 
 
 class EntryQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of one entry."""
-
     chunk: Annotated[
         bool, Meta(description="The id is that of a chunk, not of an entry of the log.")
     ] = False

@@ -26,8 +26,6 @@ from om_proxy.storage.values.records import NAMELESS_RESOURCE, LedgerQuery, Ledg
 
 
 class ResourceListQuery(Query, frozen=True):
-    """The query of the list of resources."""
-
     limit: PageLimit = 100
     cursor: PageCursor = None
 

@@ -37,8 +37,6 @@ MAX_FOUND = 100
 
 
 class SearchQuery(Query, frozen=True, kw_only=True):
-    """The query of a search."""
-
     q: Annotated[str, Meta(description="The words.")]
     searched: Annotated[
         Literal["messages", "notes"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
@@ -101,28 +102,19 @@ class LedgerFigures(Struct, frozen=True, kw_only=True):
     ]
 
 
-def describe_thread_ledger(*ledgers: ThreadLedger) -> LedgerFigures:
-    """Describe the sums of threads, or of a thread and the log that it shares."""
-    accounts = [
-        sum_accounts(getattr(ledger, name) for ledger in ledgers)
-        for name in ("full", "full_memory", "partial", "partial_memory")
-    ]
-    return _describe(*accounts)
+def describe_thread_ledger(ledger: ThreadLedger) -> LedgerFigures:
+    return _describe(ledger.full, ledger.full_memory, ledger.partial, ledger.partial_memory)
 
 
 def describe_sums(sums: Iterable[LedgerSum]) -> LedgerFigures:
     """Describe the sums of one group of the ledger by day."""
     found = [((s.who == "actor", s.history), s.account) for s in sums]
     kinds = ((True, "full"), (False, "full"), (True, "partial"), (False, "partial"))
-    accounts = [sum_accounts(account for of, account in found if of == kind) for kind in kinds]
+    accounts = [
+        reduce(Account.add, (account for of, account in found if of == kind), EMPTY_ACCOUNT)
+        for kind in kinds
+    ]
     return _describe(*accounts)
-
-
-def sum_accounts(accounts: Iterable[Account]) -> Account:
-    total = EMPTY_ACCOUNT
-    for account in accounts:
-        total = total.add(account)
-    return total
 
 
 def _describe(
@@ -188,8 +180,6 @@ GROUP_TYPES: Mapping[str, Any] = {
 
 
 class StatsQuery(Query, frozen=True, kw_only=True):
-    """The query of the figures."""
-
     by: Annotated[
         Literal["day", "model", "resource", "thread"],
         Meta(description="What the figures are summed up by. Days are those of UTC."),

@@ -19,8 +19,6 @@ from om_proxy.storage.values.records import ForgetResult
 
 
 class WithdrawalQuery(ThreadQuery, frozen=True, kw_only=True):
-    """The query of the withdrawal of an entry."""
-
     forget: Annotated[
         bool,
         Meta(description="Erase its text in older generations too. Nobody can take that back."),

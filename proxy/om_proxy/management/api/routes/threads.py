@@ -41,8 +41,6 @@ from om_proxy.storage.values.listing import (
 
 
 class ThreadListQuery(Query, frozen=True):
-    """The query of the list of threads."""
-
     resource: Annotated[str | None, Meta(description="Only threads of this resource.")] = None
     q: Annotated[
         str | None,

@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.memory.model import Memory
-from om_proxy.observability.figures import measuring_store
-from om_proxy.observability.figures.measuring_store import (
+from om_proxy.observability.figures import figures
+from om_proxy.observability.figures.figures import (
     BOUNDS_S,
     UNMEASURED_METHODS,
     MeasuringStore,
@@ -109,7 +109,7 @@ async def test_each_call_falls_into_its_bucket(op: str, monkeypatch: pytest.Monk
     """A bound belongs to its own bucket, and a time above all bounds to the last."""
     durations = [0.0, BOUNDS_S[0], BOUNDS_S[1], BOUNDS_S[1] + 1e-6, BOUNDS_S[-1] + 1]
     times = iter([time for duration in durations for time in (0.0, duration)])
-    monkeypatch.setattr(measuring_store, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(figures, "perf_counter", lambda: next(times))
     store = measure_played(partial(asyncio.sleep, 0, 7))
     for _ in durations:
         assert await getattr(store, op)(KEY) == 7
