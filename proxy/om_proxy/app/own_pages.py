@@ -4,6 +4,7 @@ a model server, even those without a page."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote
 
 import structlog
@@ -103,26 +104,21 @@ def find_own_page(scope: Scope) -> str | None:
     return root
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class OwnPages:
     """The proxy's own pages by path, with the metrics and without the admin API. A worker serves
     nothing else."""
 
-    def __init__(
-        self,
-        metrics: MetricsPage,
-        pages: Mapping[str, Callable[[Scope, Send], Awaitable[None]]],
-        current_config: Callable[[], EdgeConfig],
-    ) -> None:
-        self._metrics = metrics
-        self._pages = pages
-        self._current_config = current_config
+    metrics: MetricsPage
+    pages: Mapping[str, Callable[[Scope, Send], Awaitable[None]]]
+    current_config: Callable[[], EdgeConfig]
 
     async def send(self, page: str, scope: Scope, send: Send) -> None:
         """Send the page of this path, as `find_own_page` returns it."""
         if page == METRICS_PATH:
-            await self._metrics(scope, send, self._current_config())
+            await self.metrics(scope, send, self.current_config())
         else:
-            await self._pages[page](scope, send)
+            await self.pages[page](scope, send)
 
     async def serve(self, scope: Scope, _receive: Receive, send: Send) -> None:
         """Serve a request to a worker."""

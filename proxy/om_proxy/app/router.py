@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import structlog
@@ -56,33 +57,23 @@ TURN_PATHS: Mapping[bytes, ApiName] = {
 }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Router:
     """The routes of the app. `own_pages`: the proxy's own pages, without those below `/om`."""
 
-    def __init__(
-        self,
-        turns: TurnRoute,
-        management: FirstUse[Management],
-        own_pages: OwnPages,
-        unreached: UnreachedRequests,
-        upstream: Upstream,
-        admission: Admission,
-        facts: Facts,
-        current_config: Callable[[], EdgeConfig],
-    ) -> None:
-        self._turns = turns
-        self._management = management
-        self._own_pages = own_pages
-        self._unreached = unreached
-        self._upstream = upstream
-        self._admission = admission
-        self._facts = facts
-        self._current_config = current_config
+    turns: TurnRoute
+    management: FirstUse[Management]
+    own_pages: OwnPages
+    unreached: UnreachedRequests
+    upstream: Upstream
+    admission: Admission
+    facts: Facts
+    current_config: Callable[[], EdgeConfig]
 
     async def serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         api: ApiName = "chat"  # until it is known
         turn_api: ApiName | None = None  # of a request that has memory
-        config = self._current_config()
+        config = self.current_config()
         try:
             scope = take_names_from_path(scope)
             turn_api = config.find_turn_api(TURN_PATHS.get(scope["raw_path"]), scope["method"])
@@ -98,18 +89,18 @@ class Router:
             return
         if turn_api and not refusal:
             route = get_api(turn_api)
-            with BufferedBodyPermit(self._admission, scope, receive) as permit:
-                await self._turns(scope, permit.receive, send, config, route, permit.set_copies)
+            with BufferedBodyPermit(self.admission, scope, receive) as permit:
+                await self.turns(scope, permit.receive, send, config, route, permit.set_copies)
         elif page == ADMIN_PATH:
             await self._manage(scope, receive, send, config)
         elif page is not None:
-            await self._own_pages.send(page, scope, send)
+            await self.own_pages.send(page, scope, send)
         else:
             await self._forward(scope, receive, send, config, refusal, api)
 
     async def _manage(self, scope: Scope, receive: Receive, send: Send, config: EdgeConfig) -> None:
         try:
-            management = await self._management.get()
+            management = await self.management.get()
         except Exception as exc:  # of an import: chat goes on, and the next request tries again
             logger.error("management.unloaded", error=type(exc).__name__, at=raise_site(exc))
             await responses.send_error(
@@ -127,11 +118,11 @@ class Router:
         refusal: OmError | None,
         api: ApiName,
     ) -> None:
-        unreached = self._unreached.find(scope, config, api)
+        unreached = self.unreached.find(scope, config, api)
         receipt = unreached.base_receipt if unreached else ()
         end = await self._route_and_relay(scope, receive, send, config, refusal, receipt, api)
         if unreached:
-            self._unreached.log_request(unreached, end)
+            self.unreached.log_request(unreached, end)
 
     async def _route_and_relay(
         self,
@@ -151,12 +142,12 @@ class Router:
             if len(config.settings.upstream) > 1:
                 check_one_credential(scope["headers"])
             permit = (
-                BufferedBodyPermit(self._admission, scope, receive)
+                BufferedBodyPermit(self.admission, scope, receive)
                 if needs_body
-                else StreamedBodyPermit(self._admission, receive)
+                else StreamedBodyPermit(self.admission, receive)
             )
         except OmError as exc:
-            self._facts.emit_refusal(exc)
+            self.facts.emit_refusal(exc)
             return await send_refusal(send, exc, receipt, api)
         with permit:
             try:
@@ -175,7 +166,7 @@ class Router:
                 scope,
                 permit.receive,
                 send,
-                upstream=self._upstream,
+                upstream=self.upstream,
                 settings=upstream,
                 headers=headers,
                 body=body,

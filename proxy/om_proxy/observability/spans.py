@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from opentelemetry.sdk.resources import Resource
@@ -99,12 +100,12 @@ class Tracing:
         self._provider.shutdown()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ChatTracer:
     """Begins the span of each chat request."""
 
-    def __init__(self, tracer: Tracer, label: Callable[[Key], str]) -> None:
-        self._tracer = tracer
-        self._label = label
+    tracer: Tracer
+    label: Callable[[Key], str]
 
     def begin_chat(
         self, headers: Sequence[Header], model: str | None, key: Key | None, upstream: str
@@ -118,8 +119,8 @@ class ChatTracer:
         if model:
             attributes[REQUEST_MODEL] = model
         if key is not None:
-            attributes[CONVERSATION_ID] = self._label(key)
-        span = self._tracer.start_span(
+            attributes[CONVERSATION_ID] = self.label(key)
+        span = self.tracer.start_span(
             f"{CHAT} {model}" if model else CHAT,
             _propagator.extract(_read_carrier(headers)),
             SpanKind.CLIENT,
@@ -128,21 +129,21 @@ class ChatTracer:
         return ChatSpan(span)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class ChatSpan:
     """The span of one chat request."""
 
-    def __init__(self, span: Span) -> None:
-        self._span = span
+    span: Span
 
     def replace_context(self, headers: Sequence[Header]) -> list[Header]:
         """Return the headers with this span as the parent of the model server's."""
         carrier: dict[str, str] = {}
-        _propagator.inject(carrier, set_span_in_context(self._span))
+        _propagator.inject(carrier, set_span_in_context(self.span))
         others = [header for header in headers if header[0] not in CONTEXT_HEADERS]
         return [*others, *((name.encode(), value.encode()) for name, value in carrier.items())]
 
     def end(self, turn: TurnEnded) -> None:
-        span = self._span
+        span = self.span
         span.set_attributes(_describe_turn(turn))
         if turn.end != "complete" or turn.status >= 400:
             error = str(turn.status) if turn.end == "complete" else turn.end
@@ -152,17 +153,17 @@ class ChatSpan:
 
     def abandon(self) -> None:
         """End the span of a request that ended without a fact; do nothing if it has ended."""
-        if self._span.is_recording():
-            self._span.set_status(Status(StatusCode.ERROR))
-            self._span.end()
+        if self.span.is_recording():
+            self.span.set_status(Status(StatusCode.ERROR))
+            self.span.end()
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MemorySpans:
     """The subscriber that makes a span of each piece of memory's own work, when it has ended."""
 
-    def __init__(self, tracer: Tracer, label: Callable[[Key], str]) -> None:
-        self._tracer = tracer
-        self._label = label
+    tracer: Tracer
+    label: Callable[[Key], str]
 
     def __call__(self, fact: Fact) -> None:
         match fact:
@@ -189,14 +190,14 @@ class MemorySpans:
         self, operation: str, keys: Sequence[Key], seconds: float, attributes: Mapping[str, Any]
     ) -> None:
         ended_at = time.time_ns()
-        span = self._tracer.start_span(
+        span = self.tracer.start_span(
             operation,
             kind=SpanKind.INTERNAL,
             attributes={OPERATION_NAME: operation, **attributes},
             start_time=ended_at - int(seconds * NANOSECONDS),
         )
         if len(keys) == 1:  # a call for several threads belongs to none of them
-            span.set_attribute(MEMORY_STORE_ID, self._label(keys[0]))
+            span.set_attribute(MEMORY_STORE_ID, self.label(keys[0]))
         if ERROR_TYPE in attributes:
             span.set_status(Status(StatusCode.ERROR))
         span.end(ended_at)

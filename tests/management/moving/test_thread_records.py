@@ -46,9 +46,7 @@ async def test_thread_is_built_again(tmp_path: Path, steps: Sequence[Step]) -> N
         )
         assert (header, end) == (ExportHeader(None), ExportEnd(1))
         assert isinstance(head, ThreadHead)
-        collected = ThreadParts(head)
-        for part in parts:
-            collected.add(part)
+        collected = ThreadParts(head, parts)
         whole = await read_whole_thread(store, KEY, head.created_at)
         assert whole
         stored = msgspec.structs.replace(whole.memory, version=0, row_id=0)

@@ -12,6 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
@@ -145,16 +146,16 @@ async def _send_answer(answer: Struct, route: AdminRoute, call: AnyCall, send: S
         await responses.send_content(send, status, content, [(b"etag", tag)])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Endpoint:
     """One path as an ASGI app; its methods share it, so the router's 405 can name them all."""
 
-    def __init__(self, by_method: Mapping[str, AdminRoute], answer: Callable[..., Any]) -> None:
-        self._by_method = by_method
-        self._answer = answer
+    by_method: Mapping[str, AdminRoute]
+    answer: Callable[..., Any]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        await self._answer(self._by_method[method], scope, receive, send)
+        await self.answer(self.by_method[method], scope, receive, send)
 
 
 class _OpenApiPage:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from msgspec.structs import astuple, replace
 
@@ -68,41 +68,36 @@ class CopyResult:
         )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class StoreCopier:
     """Copies one store into another. `updates`: threads that the target has in another state are
     replaced. `on_batch`: called with the result so far."""
 
-    def __init__(
-        self,
-        source: Store,
-        target: Store,
-        *,
-        updates: bool = False,
-        on_batch: Callable[[CopyResult], None] = lambda _: None,
-    ) -> None:
-        self._source = source
-        self._target = target
-        self._updates = updates
-        self._on_batch = on_batch
-        self._result = CopyResult()
-        self._versions: dict[Key, int] = {}  # of the source, as they were copied
-        self._places = asyncio.Semaphore(THREADS_AT_ONCE)
+    source: Store
+    target: Store
+    _: KW_ONLY
+    updates: bool = False
+    on_batch: Callable[[CopyResult], None] = lambda _: None
+    _result: CopyResult = field(default_factory=CopyResult)
+    # of the source, as they were copied
+    _versions: dict[Key, int] = field(default_factory=dict)
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(THREADS_AT_ONCE))
 
     async def copy(self, *, verifies: bool = False) -> CopyResult:
         """Copy everything. `verifies`: read all of it again and compare every field. Raise UsageError
         if the target has threads under another secret."""
-        if not await self._target.adopt_secret(await self._source.secret()):
+        if not await self.target.adopt_secret(await self.source.secret()):
             raise UsageError(
                 "the target has threads under another secret, so neither could read the other's; "
                 "copy into an empty store, or use om-proxy export and import"
             )
-        async for batch in _take_batches(list_keys(self._source)):
+        async for batch in _take_batches(list_keys(self.source)):
             # a shared log stands before the threads whose notes it holds
             logs = [place for place in batch if place[0].thread == RESOURCE_THREAD]
             threads = [place for place in batch if place[0].thread != RESOURCE_THREAD]
             await self._copy_at_once(logs)
             await self._copy_at_once(threads)
-            self._on_batch(self._result)
+            self.on_batch(self._result)
         await self._copy_ledger()
         await self._copy_audit()
         await self._look_for_changes()
@@ -125,17 +120,17 @@ class StoreCopier:
                 await self._copy_thread(key, created_at)
             except UnopenedText:
                 self._result.unreadable.append(key)
-                self._versions[key] = await self._source.version(key)
+                self._versions[key] = await self.source.version(key)
 
     async def _copy_thread(self, key: Key, created_at: float) -> None:
-        version = await self._target.version(key)
+        version = await self.target.version(key)
         if version and await self._is_present(key):
             return
-        if version and not self._updates:
+        if version and not self.updates:
             self._result.differing.append(key)
-            self._versions[key] = await self._source.version(key)
+            self._versions[key] = await self.source.version(key)
             return
-        whole = await read_whole_thread(self._source, key, created_at)
+        whole = await read_whole_thread(self.source, key, created_at)
         if whole is None:  # forgotten since it was listed
             return
         if whole.memory.scope == "resource" and resource_key(key) in self._result.unreadable:
@@ -143,7 +138,7 @@ class StoreCopier:
         row_id = await self._find_same_row(key, whole.created_at) if version else 0
         if row_id:
             whole = whole._replace(memory=replace(whole.memory, row_id=row_id))
-        await self._target.restore(whole, version, keeps_row=bool(row_id))
+        await self.target.restore(whole, version, keeps_row=bool(row_id))
         self._versions[key] = whole.memory.version
         self._result.threads += key.thread != RESOURCE_THREAD
         self._result.messages += len(whole.messages)
@@ -155,13 +150,13 @@ class StoreCopier:
         of their own."""
         if key.thread == RESOURCE_THREAD:
             return 0
-        info = await find_listed(self._target, key)
+        info = await find_listed(self.target, key)
         return info.row_id if info and info.created_at == created_at else 0
 
     async def _is_present(self, key: Key) -> bool:
         """Return whether both stores load the same memory."""
-        stored = await self._source.load(key)
-        if without_origin(stored) != without_origin(await self._target.load(key)):
+        stored = await self.source.load(key)
+        if without_origin(stored) != without_origin(await self.target.load(key)):
             return False
         self._versions[key] = stored.version
         self._result.present_threads += key.thread != RESOURCE_THREAD
@@ -172,46 +167,46 @@ class StoreCopier:
         is."""
         async for lacking in self._read_lacking_lines():
             batch = LedgerBatch(os.urandom(16).hex(), 1, lacking)
-            await self._target.add_to_ledger(batch)
+            await self.target.add_to_ledger(batch)
 
     async def _read_lacking_lines(self) -> AsyncIterator[dict[LedgerLine, Account]]:
         """Yield what is missing from the target's sums, by tenant and day."""
-        async for tenant in _list_ledger_tenants(self._source):
-            async for day in _list_days(self._source, tenant):
+        async for tenant in _list_ledger_tenants(self.source):
+            async for day in _list_days(self.source, tenant):
                 lacking = subtract_lines(
-                    await read_ledger_day(self._source, tenant, day),
-                    await read_ledger_day(self._target, tenant, day),
+                    await read_ledger_day(self.source, tenant, day),
+                    await read_ledger_day(self.target, tenant, day),
                 )
                 if lacking:
                     yield lacking
 
     async def _copy_audit(self) -> None:
         """Append the records that are missing from the target, the oldest first."""
-        present = {_identify(record) async for record in _read_audit(self._target)}
+        present = {_identify(record) async for record in _read_audit(self.target)}
         lacking = [
-            record async for record in _read_audit(self._source) if _identify(record) not in present
+            record async for record in _read_audit(self.source) if _identify(record) not in present
         ]
         lacking.reverse()
         for first in range(0, len(lacking), RECORDS_PER_PAGE):
-            await self._target.add_audit(lacking[first : first + RECORDS_PER_PAGE])
+            await self.target.add_audit(lacking[first : first + RECORDS_PER_PAGE])
 
     async def _look_for_changes(self) -> None:
         stored = set()
-        async for key, _ in list_keys(self._source):
+        async for key, _ in list_keys(self.source):
             stored.add(key)
-            if await self._source.version(key) != self._versions.get(key):
+            if await self.source.version(key) != self._versions.get(key):
                 self._result.changed.append(key)
-        async for key, _ in list_keys(self._target):
+        async for key, _ in list_keys(self.target):
             if key not in stored:
                 self._result.surplus.append(key)
 
     async def _compare_everything(self) -> None:
-        async for key, _ in list_keys(self._source):
+        async for key, _ in list_keys(self.source):
             if key in self._result.unreadable:
                 continue
             try:
-                first = await read_whole_thread(self._source, key)
-                second = await read_whole_thread(self._target, key)
+                first = await read_whole_thread(self.source, key)
+                second = await read_whole_thread(self.target, key)
             except UnopenedText:
                 self._result.unreadable.append(key)
                 continue

@@ -26,6 +26,7 @@ from om_proxy.management.moving.thread_records import (
     ThreadHead,
     ThreadParts,
     load_rows,
+    name_place,
     read_lines,
 )
 from om_proxy.management.moving.verifying import check_message, check_notes, check_thread
@@ -152,7 +153,7 @@ def _read_index(lines: Iterator[bytes], decoder: RecordDecoder, options: ImportO
             case ForgottenThread(key=key):
                 index.leave_out(key)
             case _ if parts:
-                parts.add(part)
+                parts.records.append(part)
     for fault in index.faults.values():
         raise UsageError(fault)
     return index
@@ -179,21 +180,17 @@ def _check_overrides(memory: Memory, number: int, options: ImportOptions) -> Non
 
 def _check_part(part: Decoded, number: int) -> None:
     """Raise UsageError for a message or notes that contradict themselves."""
-    try:
+    with name_place(f"line {number}"):
         if isinstance(part, StoredMessage):
             check_message(part)
         elif isinstance(part, StoredObservation):
             check_notes(part.entry)
-    except UsageError as exc:
-        raise UsageError(f"line {number}: {exc}") from exc
 
 
 def _join(parts: ThreadParts | None, number: int) -> WholeThread | None:
     """Join the records of a thread that ended before line `number`."""
-    try:
+    with name_place(f"the thread before line {number}"):
         return parts.join() if parts else None
-    except UsageError as exc:
-        raise UsageError(f"the thread before line {number}: {exc}") from exc
 
 
 async def _choose_secret(store: MemoryMoving, index: _Index) -> bytes:
@@ -205,46 +202,39 @@ async def _choose_secret(store: MemoryMoving, index: _Index) -> bytes:
     return index.secret
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class _Importer:
     """One import."""
 
-    def __init__(
-        self,
-        store: MemoryMoving,
-        open_lines: OpenLines,
-        options: ImportOptions,
-        index: _Index,
-        secret: bytes,
-    ) -> None:
-        self._store = store
-        self._open_lines = open_lines
-        self._options = options
-        self._index = index
-        self._secret = secret
-        self._left_alone: set[Key] = set()  # under their new names
-        self._result = ImportResult()
+    store: MemoryMoving
+    open_lines: OpenLines
+    options: ImportOptions
+    index: _Index
+    secret: bytes
+    _left_alone: set[Key] = field(default_factory=set)  # under their new names
+    _result: ImportResult = field(default_factory=ImportResult)
 
     async def run(self) -> ImportResult:
         self._check_tenants()
         self._check_logs()
         await self._compare()
-        if not self._options.is_dry_run:
+        if not self.options.is_dry_run:
             await self._adopt_secret()
         async for whole in self._read_threads():
             key = whole.memory.key
             if key in self._left_alone:
                 continue
-            if not self._options.is_dry_run:
-                await self._store.restore(whole)
+            if not self.options.is_dry_run:
+                await self.store.restore(whole)
             self._result.threads += key.thread != RESOURCE_THREAD
             self._result.messages += len(whole.messages)
         return self._result
 
     async def _adopt_secret(self) -> None:
         """Make the chosen secret the store's, once nothing of the file is refused any more."""
-        if self._secret == await self._store.secret():
+        if self.secret == await self.store.secret():
             return
-        if not await self._store.adopt_secret(self._secret):
+        if not await self.store.adopt_secret(self.secret):
             raise Conflict(
                 "the store has memories under its own secret; nothing was imported. Import into a "
                 "new store that no process uses"
@@ -253,18 +243,18 @@ class _Importer:
     def _check_tenants(self) -> None:
         """Raise UsageError for a tenant that nobody would find under this secret, and for a new name
         of a tenant that the export does not have: mistyped, it would leave threads where they were."""
-        exported = sorted({key.tenant for key in self._index.lines})
-        for old in sorted(self._options.tenants.keys() - set(exported)):
+        exported = sorted({key.tenant for key in self.index.lines})
+        for old in sorted(self.options.tenants.keys() - set(exported)):
             shown = ", ".join(exported[:MAX_SHOWN_NAMES])
             has = f"it has {shown}" if exported else "it has no thread"
             more = ", …" if len(exported) > MAX_SHOWN_NAMES else ""
             raise UsageError(f"the export has no tenant {old}; {has}{more}; nothing was imported")
         targets: dict[str, str] = {}
-        for key in self._index.lines:
+        for key in self.index.lines:
             if self._has_own_keys(key):
                 continue
             self._result.is_rekeyed = True
-            is_named = self._options.into_tenant or key.tenant in self._options.tenants
+            is_named = self.options.into_tenant or key.tenant in self.options.tenants
             if not is_named and HASHED_TENANT.fullmatch(key.tenant):
                 raise UsageError(
                     f"tenant {key.tenant} is an API key under another store's secret, so no request "
@@ -273,27 +263,27 @@ class _Importer:
                     "(om-proxy export --with-secret, into a new store)"
                 )
         for tenant in exported:
-            new = self._options.find_tenant(tenant)
+            new = self.options.find_tenant(tenant)
             if targets.setdefault(new, tenant) != tenant:
                 raise UsageError(f"two tenants of the export would both become {new}")
 
     def _has_own_keys(self, key: Key) -> bool:
         """Return whether fingerprints and labels of this thread hold under the store's secret."""
-        keeps_name = self._options.find_tenant(key.tenant) == key.tenant
-        return keeps_name and label_thread(self._secret, key) == self._index.labels[key]
+        keeps_name = self.options.find_tenant(key.tenant) == key.tenant
+        return keeps_name and label_thread(self.secret, key) == self.index.labels[key]
 
     def _check_logs(self) -> None:
         """Raise UsageError if a thread would come without the notes that its messages are in."""
-        for key, coverage in sorted(self._index.sharing.items()):
-            reaches = self._index.reaches.get(resource_key(key))
+        for key, coverage in sorted(self.index.sharing.items()):
+            reaches = self.index.reaches.get(resource_key(key))
             if reaches is None:
                 raise UsageError(
                     f"the threads of resource {key.resource} share a log, which this export lacks; "
                     "export the whole resource (om-proxy export --resource)"
                 )
-            if coverage > (reach := reaches.get(self._index.labels[key], 0)):
+            if coverage > (reach := reaches.get(self.index.labels[key], 0)):
                 raise UsageError(
-                    f"line {self._index.lines[key]}: thread {key.thread} counts on notes up to "
+                    f"line {self.index.lines[key]}: thread {key.thread} counts on notes up to "
                     f"message {coverage}, and those of its shared log reach message {reach}; "
                     "export the whole resource again (om-proxy export --resource)"
                 )
@@ -302,8 +292,8 @@ class _Importer:
         """Find the threads that the store has already. Raise Conflict if one has another state."""
         stored = {
             key: version
-            for key in map(self._rename, self._index.lines)
-            if (version := await self._store.version(key))
+            for key in map(self._rename, self.index.lines)
+            if (version := await self.store.version(key))
         }
         if not stored:
             return
@@ -313,12 +303,12 @@ class _Importer:
             if key not in stored:
                 continue
             self._left_alone.add(key)
-            present = await read_whole_thread(self._store, key)
+            present = await read_whole_thread(self.store, key)
             if present and is_same_thread(_drop_origins(present), whole):
                 self._result.present_threads += key.thread != RESOURCE_THREAD
             else:
                 conflicts.append(key)
-        if conflicts and not self._options.keeps_stored:
+        if conflicts and not self.options.keeps_stored:
             raise Conflict(
                 f"the store has another state of {len(conflicts)} threads: {show_names(conflicts)}; "
                 "nothing was imported. Forget them first, or leave them as they are with "
@@ -331,13 +321,13 @@ class _Importer:
         """Leave out the threads of each shared log that stays another one: the notes that they
         count on are not in it. Add them to `conflicts`."""
         kept_logs = {key[:2] for key in conflicts if key.thread == RESOURCE_THREAD}
-        for key in map(self._rename, self._index.sharing):
+        for key in map(self._rename, self.index.sharing):
             if key[:2] in kept_logs and key not in self._left_alone:
                 self._left_alone.add(key)
                 conflicts.append(key)
 
     def _rename(self, key: Key) -> Key:
-        return key._replace(tenant=self._options.find_tenant(key.tenant))
+        return key._replace(tenant=self.options.find_tenant(key.tenant))
 
     async def _read_threads(self) -> AsyncIterator[WholeThread]:
         """Yield the threads as they will be stored, shared logs before their threads. Those of a
@@ -359,15 +349,15 @@ class _Importer:
     def _join_threads(self) -> Iterator[WholeThread]:
         """Yield each thread that counts."""
         parts: ThreadParts | None = None
-        for number, part in read_lines(self._open_lines(), RecordDecoder()):
+        for number, part in read_lines(self.open_lines(), RecordDecoder()):
             if isinstance(part, ThreadHead | ForgottenThread | ExportEnd):
                 if whole := _join(parts, number):
                     yield whole
                 parts = None
-            if isinstance(part, ThreadHead) and self._index.lines.get(part.memory.key) == number:
+            if isinstance(part, ThreadHead) and self.index.lines.get(part.memory.key) == number:
                 parts = ThreadParts(part)
             elif parts:
-                parts.add(part)
+                parts.records.append(part)
 
     def _rekey(self, group: list[WholeThread]) -> list[WholeThread]:
         """Return the threads of one resource with the keys that they have under this secret and
@@ -381,10 +371,10 @@ class _Importer:
             tenant,
             old.resource,
             [whole.memory.key.thread for whole in group],
-            lambda key: label_thread(self._secret, key),
-            lambda key: self._index.labels[key],
+            lambda key: label_thread(self.secret, key),
+            lambda key: self.index.labels[key],
         )
-        fingerprint = create_fingerprint(self._secret, tenant)
+        fingerprint = create_fingerprint(self.secret, tenant)
         rekeyed = [
             load_rows(
                 rekey_whole_thread(

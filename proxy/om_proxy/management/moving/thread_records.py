@@ -7,6 +7,7 @@ import math
 import re
 import reprlib
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
@@ -62,6 +63,7 @@ _IDS = tuple[Number, ...]
 _SECONDS = PastSeconds | None
 _SEQ = Number | None
 _Note = TypeVar("_Note", Reflection, Pin)
+_Part = TypeVar("_Part")
 _THREAD_ONLY = frozenset(("om", "log", "delivered_seq", "created_at", "label", *Key._fields))
 
 
@@ -246,40 +248,27 @@ class ThreadParts:
     """The records of one thread, as they come."""
 
     head: ThreadHead
-    messages: list[StoredMessage] = field(default_factory=list)
-    observations: list[StoredObservation] = field(default_factory=list)
-    generations: list[GenerationRecord] = field(default_factory=list)
-    reflection: Reflection | None = None
-    pins: list[Pin] = field(default_factory=list)
-
-    def add(self, part: Decoded) -> None:
-        match part:
-            case StoredMessage():
-                self.messages.append(part)
-            case StoredObservation():
-                self.observations.append(part)
-            case GenerationRecord():
-                self.generations.append(part)
-            case Reflection():
-                self.reflection = part
-            case Pin():
-                self.pins.append(part)
+    records: list[Decoded] = field(default_factory=list)
 
     def join(self) -> WholeThread:
         """Return the thread. Raise UsageError if its records contradict each other."""
         head, memory = self.head, self.head.memory
-        _require_numbers(memory, self.messages)
-        log = replace(memory.log, reflection=self.reflection, pins=tuple(self.pins))
+        messages, generations = self._select(StoredMessage), self._select(GenerationRecord)
+        _require_numbers(memory, messages)
+        reflection = next(reversed(self._select(Reflection)), None)  # the last one counts
         whole = WholeThread(
-            replace(memory, log=log),
-            tuple(self.messages),
-            tuple(self.observations),
-            tuple(GenerationEntries(g.number, g.entries) for g in self.generations if g.entries),
-            {g.number: g.began for g in self.generations if g.began},
+            replace(memory, log=replace(memory.log, reflection=reflection, pins=self._select(Pin))),
+            messages,
+            self._select(StoredObservation),
+            tuple(GenerationEntries(g.number, g.entries) for g in generations if g.entries),
+            {g.number: g.began for g in generations if g.began},
             head.delivered_seq,
             head.created_at,
         )
         return load_rows(whole)
+
+    def _select(self, kind: type[_Part]) -> tuple[_Part, ...]:
+        return tuple(part for part in self.records if isinstance(part, kind))
 
 
 def _require_numbers(memory: Memory, messages: Sequence[StoredMessage]) -> None:
@@ -324,6 +313,15 @@ def _order_of_chunk(chunk: Observation) -> tuple[int, int]:
     return chunk.last, chunk.id
 
 
+@contextmanager
+def name_place(place: str) -> Iterator[None]:
+    """Raise a UsageError with the place that it is about."""
+    try:
+        yield
+    except UsageError as exc:
+        raise UsageError(f"{place}: {exc}") from exc
+
+
 def read_lines(lines: Iterator[bytes], decoder: RecordDecoder) -> Iterator[tuple[int, Decoded]]:
     """Yield each record with the number of its line. Raise UsageError with that number for a broken
     one, and if an export of the file lacks a part."""
@@ -332,12 +330,10 @@ def read_lines(lines: Iterator[bytes], decoder: RecordDecoder) -> Iterator[tuple
     number = 0
     for number, line in enumerate(lines, 1):
         _check_first_line(number, line)
-        try:
+        with name_place(f"line {number}"):
             before, part = part, decoder.decode(line)
             _check_place(before, part)
             _count_thread(part, threads)
-        except UsageError as exc:
-            raise UsageError(f"line {number}: {exc}") from exc
         yield number, part
     if not number:
         raise UsageError(f"this is empty, so it is no export: {WHAT_TO_GIVE}")

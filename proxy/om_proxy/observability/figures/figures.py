@@ -9,6 +9,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -154,19 +155,14 @@ class WatchedStore(StoreStatus, LeaseTable, Protocol):
     """Totals, and the right to watch them."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class TotalsWatch:
     """The task of one process. `get_store` returns the store in use."""
 
-    def __init__(
-        self,
-        series: Series,
-        get_store: Callable[[], WatchedStore],
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._series = series
-        self._get_store = get_store
-        self._clock = clock
-        self._holder = uuid.uuid4().hex
+    series: Series
+    get_store: Callable[[], WatchedStore]
+    clock: Callable[[], float] = time.time
+    _holder: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     async def update_forever(self) -> None:
         """Update the gauges once a minute. When cancelled, let another process go on at once."""
@@ -177,18 +173,18 @@ class TotalsWatch:
                 await asyncio.sleep(TOTALS_INTERVAL_S)
         finally:
             with suppress(OmError):
-                await self._get_store().release(TOTALS_KEY, self._holder)
+                await self.get_store().release(TOTALS_KEY, self._holder)
 
     async def update(self) -> None:
         """Set the gauges if this process holds the lease, and the store can be read. Otherwise they
         are absent."""
         values: tuple[float, ...] = (ABSENT,) * len(GAUGES)
         with suppress(OmError):  # the store's own failures are logged where they are handled
-            store = self._get_store()
+            store = self.get_store()
             if await store.lease(TOTALS_KEY, self._holder, LEASE_S):
-                values = tuple(await store.totals(self._clock()))
+                values = tuple(await store.totals(self.clock()))
         for gauge, value in zip(GAUGES, values, strict=True):
-            self._series.set(gauge, value)
+            self.series.set(gauge, value)
 
 
 # Measure each call of the store. A fault of the figures costs no call.
