@@ -183,7 +183,7 @@ class Person:
 
     async def _edit_pin(self, process: Process, key: Key) -> None:
         log, text = await self._find_log(process, key), self._marker("p")
-        _, pins = await process.pins.list_pins(key)
+        pins = (await process.pins.load(key)).log.pins
         if pins:
             with under_way(self.world.changes.pinning, log):
                 await process.pins.edit(key, self.rng.choice(pins).id, text, "own")
@@ -191,7 +191,7 @@ class Person:
 
     async def _unpin(self, process: Process, key: Key) -> None:
         log = await self._find_log(process, key)
-        _, pins = await process.pins.list_pins(key)
+        pins = (await process.pins.load(key)).log.pins
         if pins:
             with under_way(self.world.changes.pinning, log):
                 await process.pins.remove(key, self.rng.choice(pins).id)

@@ -331,12 +331,12 @@ class PeopleMachine(RuleBasedStateMachine):
         await desk.pins.add(key, self._marker("p"), "own")
 
     async def _edit_pin(self, key: Key, desk: Desk, index: int) -> None:
-        pin = pick((await desk.pins.list_pins(key)).pins, index)
+        pin = pick((await desk.pins.load(key)).log.pins, index)
         if pin:
             await desk.pins.edit(key, pin.id, self._marker("p"), "own")
 
     async def _unpin(self, key: Key, desk: Desk, index: int) -> None:
-        pin = pick((await desk.pins.list_pins(key)).pins, index)
+        pin = pick((await desk.pins.load(key)).log.pins, index)
         if pin:
             await desk.pins.remove(key, pin.id)
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from om_proxy.common.errors import BadRequest, NotFound
 from om_proxy.engine.memory_cache.memories import Memories
@@ -21,24 +20,17 @@ from om_proxy.management.thread_admin import (
 from om_proxy.memory.events.parts import NotesChange
 from om_proxy.memory.lifecycle import pins
 from om_proxy.memory.lifecycle.pins import MAX_PINNED_TOKENS, MAX_PINS
-from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, Pin
+from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory
 from om_proxy.memory.recall.message_ids import describe_numbers
 
 NO_SHARED_LOG_MESSAGE = "threads of this resource share no log: pin the note to a thread"
 UNKNOWN_PIN_MESSAGE = "there is no such pin; there are: {ids}"
 
 
-class PinsView(NamedTuple):
-    """The pins that a thread shows. `memory`: the thread, or the shared log of a resource."""
-
-    memory: Memory
-    pins: tuple[Pin, ...]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class PinBoard:
     """Changes pins. A key names a thread, or the shared log of a resource; the pins of a thread
-    that shares its log are those of the log.
+    that shares its log are those of the log. A change returns what `load` does then.
 
     Every method raises NotFound for what is not stored. `expected_version`: if the thread or its
     log has changed since, a method raises StaleVersion and changes nothing.
@@ -49,13 +41,18 @@ class PinBoard:
     count_tokens: Callable[[str], int]
     clock: Callable[[], float]
 
-    async def list_pins(self, key: Key) -> PinsView:
-        memory = await self._load(key)
-        return PinsView(memory, memory.log.pins)
+    async def load(self, key: Key) -> Memory:
+        """Return the thread that shows the pins, or the shared log of a resource."""
+        if key.thread != RESOURCE_THREAD:
+            return await self.memories.load_known(key)
+        shared_log = await self.memories.load(key)
+        if not shared_log.version:
+            raise NotFound(NO_SHARED_LOG_MESSAGE)
+        return shared_log
 
     async def add(
         self, key: Key, text: str, by: str, *, expected_version: int | None = None
-    ) -> PinsView:
+    ) -> Memory:
         """Pin a note after the others. `by`: who wrote it."""
         text, tokens = await self._read_text(key, text)
 
@@ -67,7 +64,7 @@ class PinBoard:
 
     async def edit(
         self, key: Key, id_: int, text: str, by: str, *, expected_version: int | None = None
-    ) -> PinsView:
+    ) -> Memory:
         """Give a pin another text. The same words change nothing and emit no event."""
         text, tokens = await self._read_text(key, text)
 
@@ -78,23 +75,15 @@ class PinBoard:
 
         return await self._change(key, change, "pin-edited", expected_version)
 
-    async def remove(self, key: Key, id_: int, *, expected_version: int | None = None) -> PinsView:
+    async def remove(self, key: Key, id_: int, *, expected_version: int | None = None) -> Memory:
         def change(log: Memory) -> Memory:
             return _require_pin(log, pins.remove_pin(log, id_, self.clock()))
 
         return await self._change(key, change, "unpinned", expected_version)
 
-    async def _load(self, key: Key) -> Memory:
-        if key.thread != RESOURCE_THREAD:
-            return await self.memories.load_known(key)
-        shared_log = await self.memories.load(key)
-        if not shared_log.version:
-            raise NotFound(NO_SHARED_LOG_MESSAGE)
-        return shared_log
-
     async def _read_text(self, key: Key, text: str) -> tuple[str, int]:
         """Return the text to store, and its tokens."""
-        settings = self.policies.current.base_settings(await self._load(key))
+        settings = self.policies.current.base_settings(await self.load(key))
         text = await read_written_text(
             text,
             redact=settings.memory.observation.redact,
@@ -108,8 +97,8 @@ class PinBoard:
         change: Callable[[Memory], Memory],
         what: NotesChange,
         expected_version: int | None,
-    ) -> PinsView:
-        memory = await self._load(key)
+    ) -> Memory:
+        memory = await self.load(key)
         require_writable(self.memories, key)
         check_version(memory, expected_version)
         place = find_log_place(memory)
@@ -119,7 +108,7 @@ class PinBoard:
             return change(log)
 
         await change_notes(self.memories, memory, place, check_and_change, what)
-        return await self.list_pins(key)
+        return await self.load(key)
 
 
 def _require_room(log: Memory, tokens: int, instead_of: int | None = None) -> None:

@@ -105,12 +105,8 @@ def _describe_line(
     memory: Memory, generation: GenerationSummary, began: Beginning | None
 ) -> GenerationLine:
     return GenerationLine(
-        number=generation.number,
+        **generation._asdict(),
         is_current=generation.number == memory.log.generation,
-        entries=generation.entries,
-        tokens=generation.tokens,
-        reflections=generation.reflections,
-        newest_at=generation.newest_at,
         why=began.why if began else None,
         at=began.at if began else None,
     )

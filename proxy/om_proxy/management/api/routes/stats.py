@@ -8,7 +8,7 @@ from functools import reduce
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, Struct, convert, field
 
 from om_proxy.common.errors import BadRequest
 from om_proxy.management.api.admin_call import AdminCall, AnyCall
@@ -130,14 +130,14 @@ def _describe(
         priced=both.is_priced,
         saving=_compare(full, full_memory),
         versus_whole_history=_compare(partial, partial_memory),
-        tokens=_describe_tokens(turns),
+        tokens=convert(turns, TokenSums, from_attributes=True),
         baseline_tokens=TokenSums(
             input=turns.baseline_input,
             cached=turns.baseline_cached,
             cache_write=turns.baseline_cache_write,
             output=turns.output,
         ),
-        memory_tokens=_describe_tokens(memory),
+        memory_tokens=convert(memory, TokenSums, from_attributes=True),
         shadow=_describe_shadow(turns) if turns.shadow_calls else None,
         overhead_us=turns.overhead_us,
         degraded=turns.degraded,
@@ -150,15 +150,6 @@ def _compare(turns: Account, memory: Account) -> Comparison:
         baseline=turns.baseline_cost,
         cost=turns.cost,
         memory_cost=memory.cost,
-    )
-
-
-def _describe_tokens(account: Account) -> TokenSums:
-    return TokenSums(
-        input=account.input,
-        cached=account.cached,
-        cache_write=account.cache_write,
-        output=account.output,
     )
 
 

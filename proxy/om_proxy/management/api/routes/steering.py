@@ -13,7 +13,6 @@ from om_proxy.management.api.route import AdminRoute
 from om_proxy.management.api.routes.notes import Entry, PinnedNote, describe_entry, describe_pin
 from om_proxy.management.api.routes.threads import ThreadStatus, describe_thread
 from om_proxy.management.note_editor import ChangedEntry
-from om_proxy.management.pin_board import PinsView
 from om_proxy.memory.model import Memory
 from om_proxy.storage.values.records import ForgetResult
 
@@ -140,40 +139,41 @@ class PinList(Struct, frozen=True, kw_only=True):
     cursor: str | None = None
 
 
-def describe_pins(view: PinsView) -> PinList:
-    return PinList(version=view.memory.revision, items=[describe_pin(pin) for pin in view.pins])
+def describe_pins(memory: Memory) -> PinList:
+    """`memory`: the thread, or the shared log of a resource."""
+    return PinList(version=memory.revision, items=[describe_pin(pin) for pin in memory.log.pins])
 
 
 async def list_pins(call: AdminCall[Any, None]) -> PinList:
-    return describe_pins(await call.services.pin_board.list_pins(call.named_key))
+    return describe_pins(await call.services.pin_board.load(call.named_key))
 
 
 async def add_pin(call: AdminCall[Any, NoteText]) -> PinList:
-    view = await call.services.pin_board.add(
+    memory = await call.services.pin_board.add(
         call.named_key,
         call.body.text,
         call.visitor.who,
         expected_version=call.expected_version,
     )
-    return describe_pins(view)
+    return describe_pins(memory)
 
 
 async def edit_pin(call: AdminCall[Any, NoteText]) -> PinList:
-    view = await call.services.pin_board.edit(
+    memory = await call.services.pin_board.edit(
         call.named_key,
         call.named_entry_id,
         call.body.text,
         call.visitor.who,
         expected_version=call.expected_version,
     )
-    return describe_pins(view)
+    return describe_pins(memory)
 
 
 async def remove_pin(call: AdminCall[Any, None]) -> PinList:
-    view = await call.services.pin_board.remove(
+    memory = await call.services.pin_board.remove(
         call.named_key, call.named_entry_id, expected_version=call.expected_version
     )
-    return describe_pins(view)
+    return describe_pins(memory)
 
 
 async def list_resource_pins(call: AdminCall[ResourceQuery, None]) -> PinList:

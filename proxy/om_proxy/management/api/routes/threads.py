@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, convert
 
 from om_proxy.common.errors import ConfigError
 from om_proxy.engine.policy import Policy
@@ -210,14 +210,6 @@ class ThreadStatus(ThreadNames, frozen=True, kw_only=True):
     ]
 
 
-async def describe_thread(services: AdminServices, memory: Memory) -> ThreadStatus:
-    """Return the answer about one thread, with the thresholds in force."""
-    limits = services.policies.current.thread_settings(memory).limits
-    untitled = [memory.key] if memory.title is None else []
-    first_words = await services.message_reader.read_first_words(untitled)
-    return describe_status(memory, limits, services.secret, first_words.get(memory.key))
-
-
 def describe_line(
     services: AdminServices, info: ThreadInfo, first_words: str | None = None
 ) -> ThreadLine:
@@ -252,16 +244,18 @@ def _find_limits(policy: Policy, info: ThreadInfo) -> Limits | None:
         return None
 
 
-def describe_status(
-    memory: Memory, limits: Limits, secret: bytes, first_words: str | None = None
-) -> ThreadStatus:
+async def describe_thread(services: AdminServices, memory: Memory) -> ThreadStatus:
+    """Return the answer about one thread, with the thresholds in force."""
+    limits = services.policies.current.thread_settings(memory).limits
+    untitled = [memory.key] if memory.title is None else []
+    first_words = await services.message_reader.read_first_words(untitled)
     entries = memory.log.entries
     return ThreadStatus(
-        **describe_names(memory.key, secret),
+        **describe_names(memory.key, services.secret),
         version=memory.revision,
         title=repair_text(memory.title),
         title_pinned=memory.title_pinned,
-        first_words=repair_text(first_words),
+        first_words=repair_text(first_words.get(memory.key)),
         scope=memory.scope,
         generation=memory.log.generation,
         messages=MessageWindow(
@@ -276,10 +270,7 @@ def describe_status(
             reflections=sum(entry.kind == "reflection" for entry in entries),
             condensed_tokens=memory.log.reflected_tokens,
         ),
-        chunks=[
-            ReadyNotes(tokens=chunk.tokens, source_tokens=chunk.source_tokens)
-            for chunk in memory.chunks
-        ],
+        chunks=convert(memory.chunks, list[ReadyNotes], from_attributes=True),
         settings=read_valid_overrides(memory.overrides),
         failures=memory.failures.count,
         failure_cause=memory.failures.cause or None,
