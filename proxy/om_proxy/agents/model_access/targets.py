@@ -29,6 +29,7 @@ from om_proxy.agents.model_access.credentials import (
 )
 from om_proxy.agents.model_access.llm import Target
 from om_proxy.common.errors import ModelError
+from om_proxy.common.providers import NATIVE_PROVIDERS, OPENAI_COMPATIBLE
 
 # a name, a list of choices, {"up_to": {tokens: choice}}, or {"model": name} with max_retries,
 # api_base, api_key
@@ -37,59 +38,6 @@ Choice: TypeAlias = str | Sequence[Any] | Mapping[Any, Any]
 OPENAI_BASE_URL = "https://api.openai.com/v1"
 # of one model; with the first try the three of docs/contributing/behaviour.md#failures
 MAX_RETRIES = 2
-
-# litellm's names for servers that speak OpenAI's API: only the part after the prefix is sent
-OPENAI_COMPATIBLE = frozenset(
-    {
-        "openai",
-        "openai_like",
-        "custom_openai",
-        "hosted_vllm",
-        "litellm_proxy",
-        "lm_studio",
-        "llamafile",
-        "openrouter",
-        "groq",
-        "deepseek",
-        "together_ai",
-        "fireworks_ai",
-        "xai",
-        "mistral",
-        "cerebras",
-        "nvidia_nim",
-        "perplexity",
-        "deepinfra",
-        "moonshot",
-        "dashscope",
-        "zai",
-    }
-)
-# providers with an API of their own: litellm translates, also for another base
-NATIVE_PROVIDERS = frozenset(
-    {
-        "anthropic",
-        "azure",
-        "azure_ai",
-        "bedrock",
-        "cohere",
-        "cohere_chat",
-        "gemini",
-        "huggingface",
-        "ollama",
-        "ollama_chat",
-        "palm",
-        "predibase",
-        "replicate",
-        "sagemaker",
-        "sagemaker_chat",
-        "snowflake",
-        "text-completion-openai",
-        "vertex_ai",
-        "vertex_ai_beta",
-        "watsonx",
-        "watsonx_text",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,7 @@ from om_proxy.agents.embedding import (
 from om_proxy.agents.model_access.credentials import list_missing_variables, read_provider
 from om_proxy.agents.model_access.retries import MAX_TRIES
 from om_proxy.agents.model_access.targets import (
-    NATIVE_PROVIDERS,
     OPENAI_BASE_URL,
-    OPENAI_COMPATIBLE,
     Choice,
     list_models,
 )
@@ -28,6 +26,7 @@ from om_proxy.agents.models import (
     list_model_warnings,
     list_providers,
 )
+from om_proxy.common.providers import NATIVE_PROVIDERS, OPENAI_COMPATIBLE
 from om_proxy.engine.policy import resolve_model
 from om_proxy.settings.config import (
     REQUEST_MODELS,

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import PlainValidator, SecretStr
 
+from om_proxy.common.providers import PAID_PROVIDERS
 from om_proxy.settings.config.sections.section import Fault, normalize_base_url
 
 # the request's own model, upstream and credential
@@ -20,48 +21,6 @@ REQUEST_MODELS = (AUTO_MODEL, INHERIT_MODEL)
 
 Agent = Literal["observation", "reflection"]
 
-# Prefixes that name the provider that is paid. Other prefixes name a wire format (`hosted_vllm`,
-# `litellm_proxy`), or are a part of the model's own name. fmt: off
-PAID_PROVIDERS = frozenset(
-    {
-        "openai",
-        "anthropic",
-        "azure",
-        "azure_ai",
-        "bedrock",
-        "cerebras",
-        "cohere",
-        "cohere_chat",
-        "dashscope",
-        "deepinfra",
-        "deepseek",
-        "fireworks_ai",
-        "gemini",
-        "groq",
-        "huggingface",
-        "mistral",
-        "moonshot",
-        "nvidia_nim",
-        "ollama",
-        "ollama_chat",
-        "openrouter",
-        "perplexity",
-        "predibase",
-        "replicate",
-        "sagemaker",
-        "sagemaker_chat",
-        "snowflake",
-        "text-completion-openai",
-        "together_ai",
-        "vertex_ai",
-        "vertex_ai_beta",
-        "watsonx",
-        "watsonx_text",
-        "xai",
-        "zai",
-    }
-)
-# fmt: on
 _PROVIDERS_BY_NAME = {"gpt": "openai", "claude": "anthropic", "command": "cohere"}
 ModelEntry = str | dict[str, Any]  # a model's name, or {model, api_base, api_key, max_retries}
 ModelEntries = ModelEntry | list[ModelEntry]  # one, or several to try in order
