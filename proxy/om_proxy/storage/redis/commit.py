@@ -194,6 +194,9 @@ def _is_rewound(before: Memory, after: Memory, difference: Difference) -> bool:
     )
 
 
+CONDITIONS_PER_MEMORY = 2  # of a commit: its version and its key
+
+
 class SharedCommit:
     """A commit of a thread and the shared log of its resource, both or neither. A shared log that
     does not differ is not written, but its version is checked."""
@@ -236,7 +239,8 @@ class SharedCommit:
         if self._log_before is not None:
             before.append(self._log_before)
         for memory, keys in zip(before, self._keys, strict=False):
-            _expect_state(changes, memory, keys)
+            changes.expect_version(memory.key, memory.version)
+            changes.expect_key(memory.key, keys.key_id if memory.version else None)
         if self._first_turn:
             changes.expect_name_kept(self._first_turn)
         await self.add_steps(changes)
@@ -247,14 +251,6 @@ class SharedCommit:
                 raise ForgottenName(f"thread {name} was forgotten after the turn began")
             raise create_conflict(before[0 if applied.failed < CONDITIONS_PER_MEMORY else -1])
         return applied.rows[0], applied.rows[1] if self._log else None
-
-
-CONDITIONS_PER_MEMORY = 2
-
-
-def _expect_state(changes: Changes, before: Memory, keys: CommitKeys) -> None:
-    changes.expect_version(before.key, before.version)
-    changes.expect_key(before.key, keys.key_id if before.version else None)
 
 
 # ── what is erased ──

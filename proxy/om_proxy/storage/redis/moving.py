@@ -13,7 +13,7 @@ from om_proxy.storage.encoding import decode_state, open_others, replace_views
 from om_proxy.storage.encryption.keyring import CommitKeys
 from om_proxy.storage.encryption.row_cipher import RowCipher
 from om_proxy.storage.redis import rows
-from om_proxy.storage.redis.changes import Changes, ResourceState, read_resource, try_until_applied
+from om_proxy.storage.redis.changes import Changes, read_resource, try_until_applied
 from om_proxy.storage.redis.events import select_of_tenant, select_of_thread
 from om_proxy.storage.redis.listing import select_resource_names
 from om_proxy.storage.redis.queries import select_thread_rows
@@ -146,14 +146,11 @@ class ResourceMove:
             message_count += await self._move_thread(changes, rekeying, name)
         changes.drop_leases(self._resource.old, self._resource.name)
         changes.move_ledger(self._resource.old, self._resource.name, self._resource.new)
-        await self._move_records(changes, state)
+        labels = self._resource.map_labels(state.threads)
+        await add_moved_records(changes, self._resource.old, self._resource.new, labels)
         if (await changes.apply()).failed is not None:
             return None
         return self._resource.count_moved(names, message_count)
-
-    async def _move_records(self, changes: Changes, state: ResourceState) -> None:
-        labels = self._resource.map_labels(state.threads)
-        await add_moved_records(changes, self._resource.old, self._resource.new, labels)
 
     async def _move_thread(self, changes: Changes, rekeying: ResourceRekeying, name: str) -> int:
         """Add the steps that move one thread. Return the number of its messages."""

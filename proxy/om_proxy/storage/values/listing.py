@@ -107,13 +107,9 @@ def is_selected(info: ThreadInfo, selection: ThreadSelection) -> bool:
             selection.prefix is None
             or key.thread.startswith(selection.prefix)
             or key.resource.startswith(selection.prefix)
-            or (selection.searches_titles and _has_prefix(info.title, selection.prefix))
+            or (selection.searches_titles and (info.title or "").startswith(selection.prefix))
         )
     )
-
-
-def _has_prefix(title: str | None, prefix: str) -> bool:
-    return title is not None and title.startswith(prefix)
 
 
 def has_state(info: ThreadInfo, state: ThreadState) -> bool:
