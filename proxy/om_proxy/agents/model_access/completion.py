@@ -1,5 +1,5 @@
-"""Read a memory model's answer, streamed or not: its text and its cost. A refusal becomes an error: try
-again, send less, or give up."""
+"""Read a memory model's answer, streamed or not: its text and its cost. A refusal becomes an error:
+try again, send less, or give up."""
 
 from __future__ import annotations
 

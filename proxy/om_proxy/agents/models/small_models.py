@@ -1,5 +1,5 @@
-"""List the small models that make notes for `memory.model: auto` and `default`, and warn about models
-that cost too much, are too small, or are no longer served.
+"""List the small models that make notes for `memory.model: auto` and `default`, and warn about
+models that cost too much, are too small, or are no longer served.
 
 A provider's model servers are named by host: nothing is sent to a server that the caller does not
 use. Of each list the first model counts that its provider still serves, by the price list's

@@ -1,5 +1,5 @@
-"""The log of a run, in files that only grow: each call of a model, as it was asked and answered. And the
-one way to the models, which answers a call that the log holds already, and keeps the budget.
+"""The log of a run, in files that only grow: each call of a model, as it was asked and answered. The
+one way to the models answers a call that the log holds already, and keeps the budget.
 
 A record is a line of JSON in a gzip member of its own, so a run that is killed in the middle of a
 write loses that record alone.

@@ -1,4 +1,4 @@
-"""A run of a benchmark: what it is made of, what it will take, playing it, and the folder that holds what
+"""A run of a benchmark: what it is made of, what it will take, and playing it. Its folder holds what
 was asked for, the log of calls, the cases that are done, and the report."""
 
 from __future__ import annotations
