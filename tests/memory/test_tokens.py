@@ -20,7 +20,7 @@ from om_proxy.memory.tokens import (
     estimate_tokens,
 )
 from om_proxy.wire.apis.chat.chat_message import MAX_PARTS_ONE_BY_ONE, view_parsed
-from tests.memory.test_images import png
+from tests.memory.test_tokens_images import png
 from tests.support.counting import count_lines_run
 from tests.support.weighing import measure_peak_bytes
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from om_proxy.memory.images import image_size, image_tokens
+from om_proxy.memory.tokens import image_size, image_tokens
 
 
 def png(width: int, height: int) -> bytes:
