@@ -4,7 +4,7 @@ a model server, even those without a page."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import parse_qs, unquote
 
 import structlog
@@ -140,21 +140,21 @@ TOKEN_HEADERS = (b"authorization", b"x-om-admin")
 RenderMetrics = Callable[[str], Awaitable[tuple[bytes, str]]]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class MetricsPage:
     """The page. `render` is None while `telemetry.metrics` is off."""
 
-    def __init__(self, render: RenderMetrics | None, facts: Facts | None = None) -> None:
-        self._render = render
-        self._facts = facts or Facts()
+    render: RenderMetrics | None
+    facts: Facts = field(default_factory=Facts)
 
     async def __call__(self, scope: Scope, send: Send, config: EdgeConfig) -> None:
         try:
             require_metrics_access(scope, config)
-            if self._render is None:
+            if self.render is None:
                 raise NotFound("metrics are off; set telemetry.metrics to true, and restart")
-            page, content_type = await self._render_or_fail(scope, self._render)
+            page, content_type = await self._render_or_fail(scope, self.render)
         except OmError as exc:
-            self._facts.emit_refusal(exc)
+            self.facts.emit_refusal(exc)
             await responses.send_error(send, exc)
             return
         await responses.send_content(send, 200, page, content_type=content_type.encode())

@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -96,28 +97,26 @@ class Figures:
         """Return the page with the numbers of all workers, and its content type."""
         async with self._rendering:  # one at a time: rendering takes a core
             self._update_gauges()
-            own = None if self._folder else self.series.array.copy()
-            return await asyncio.to_thread(self._render, own, accept)
+            read = (
+                self._folder.add_up if self._folder else partial(add_up, [self.series.array.copy()])
+            )
+            return await asyncio.to_thread(_render_sums, read, accept)
 
     def close(self) -> None:
         if self._folder:
             self._folder.close()
-
-    def _render(self, own: bytes | None, accept: str) -> tuple[bytes, str]:
-        from om_proxy.observability.figures.exposition import render_page  # noqa: PLC0415 - at a scrape
-
-        return render_page(self._add_up(own), accept)
-
-    def _add_up(self, own: bytes | None) -> Sums:
-        if self._folder is None or own is not None:
-            return add_up([own] if own is not None else [])
-        return self._folder.add_up()
 
     def _update_gauges(self) -> None:
         state = self._read_state()
         self.series.set(metrics.TURNS_WAITING, state.turns_waiting)
         self.series.set(metrics.WORK_RUNNING, state.work_running)
         self.series.set(metrics.REQUESTS_IN_FLIGHT, state.requests_in_flight)
+
+
+def _render_sums(read: Callable[[], Sums], accept: str) -> tuple[bytes, str]:
+    from om_proxy.observability.figures.exposition import render_page  # noqa: PLC0415 - at a scrape
+
+    return render_page(read(), accept)
 
 
 def _open_folder(folder: Path | None) -> WorkerFolder | None:
