@@ -126,7 +126,7 @@ async def remove_thread(
 ) -> ForgetResult:
     """Remove a thread, inside a transaction. Return what was removed. Raise Conflict, and remove
     nothing, if it is stored with another version than `expected_version`."""
-    deleted = await _remove_rows(session, key, expected_version, event)
+    deleted = await session.run_together(lambda s: _remove_rows(s, key, expected_version, event))
     removed = deleted.settle_keys(keyring)
     if key.thread != RESOURCE_THREAD:
         removed = removed.add(await _remove_from_log(session, key, label_of, keyring))
