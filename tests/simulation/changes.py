@@ -50,6 +50,7 @@ class Changes:
     excused_until: dict[str, float] = field(default_factory=dict)  # infinite: still
     # by id: the messages whose words are missing; a resent message may be stored twice
     excused_places: dict[str, set[Place]] = field(default_factory=dict)
+    taken_away: set[str] = field(default_factory=set)  # ids that were excused at some time
     hidden_since: dict[str, float] = field(default_factory=dict)
     standing: dict[Key, dict[str, Standing]] = field(default_factory=dict)  # by log, by marker
     chunks: dict[Key, dict[str, frozenset[Place]]] = field(default_factory=dict)  # by thread
@@ -71,7 +72,7 @@ class Changes:
     def returnable(self) -> set[str]:
         """Ids whose words were taken away by a person, and which are missing again when a client
         goes back to the branch on which that was done."""
-        return {one for one, places in self.excused_places.items() if places}
+        return self.taken_away
 
     def hidden(self, before: float = math.inf) -> set[str]:
         """Ids whose words a person had taken away before that time, and which stay away."""
@@ -233,6 +234,7 @@ class Changes:
             places = self.excused_places.setdefault(one, set())
             if one not in said:
                 places.add(place)
+                self.taken_away.add(one)
                 self.excused_until[one] = math.inf
                 continue
             places.discard(place)
