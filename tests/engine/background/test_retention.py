@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from om_proxy.agents.models import TokenCounter
-from om_proxy.common.errors import StorageError
+from om_proxy.common.errors import Conflict, StorageError
 from om_proxy.engine.background import retention
 from om_proxy.engine.background.retention import (
     BATCH_THREADS,
@@ -38,7 +38,9 @@ from om_proxy.settings.identity.callers import Caller
 from om_proxy.settings.identity.keyed_hashes import label_thread
 from om_proxy.storage.base import Store
 from om_proxy.storage.forwarding_store import ForwardingStore
+from om_proxy.storage.sqlite.removal import MAX_BATCH_THREADS
 from om_proxy.storage.sqlite.store import SqliteStore
+from om_proxy.storage.values.changes import ForgetBatch
 from om_proxy.storage.values.listing import IdleThread, ThreadPlace
 from om_proxy.storage.values.records import ForgetResult
 from om_proxy.wire.apis.api import Reply
@@ -66,6 +68,10 @@ async def wait_for_nothing() -> None:
     pass
 
 
+async def let_batch_go(_: int) -> None:
+    pass
+
+
 class WatchedStore(ForwardingStore):
     """A store with a clock that a test sets, which counts what is asked."""
 
@@ -77,6 +83,8 @@ class WatchedStore(ForwardingStore):
         self.after_listing: Callable[[], Awaitable[None]] = wait_for_nothing
         self.before_dropping: Callable[[], Awaitable[None]] = wait_for_nothing
         self.before_forgetting: Callable[[Key], Awaitable[None]] = do_nothing
+        self.before_batch: Callable[[int], Awaitable[None]] = let_batch_go
+        self.batches = 0
 
     @classmethod
     async def open(cls, path: str) -> WatchedStore:
@@ -109,6 +117,17 @@ class WatchedStore(ForwardingStore):
         await self.before_forgetting(key)
         self.forgotten.append(key)
         return await super().forget(key, expected_version, event, defers_erasure=defers_erasure)
+
+    async def forget_batch(
+        self,
+        tenant: str,
+        resource: str | None = None,
+        describe_forgotten: Callable[[Key], Event] | None = None,
+        active_before: float | None = None,
+    ) -> ForgetBatch:
+        self.batches += 1
+        await self.before_batch(self.batches)
+        return await super().forget_batch(tenant, resource, describe_forgotten, active_before)
 
     async def drop_generations(
         self, key: Key, expected_version: int, numbers: Sequence[int]
@@ -321,6 +340,28 @@ async def test_a_run_that_is_cut_off_is_finished_by_the_next(stop: BaseException
         run.store.before_forgetting = do_nothing
         await run.create_retention().run_once()
         assert await run.names() == []
+
+
+@pytest.mark.parametrize(
+    "stop", [Conflict("in use"), StorageError("cut"), asyncio.CancelledError()], ids=type
+)
+async def test_what_went_of_a_resource_is_told(stop: BaseException) -> None:
+    """A resource goes in several transactions. If one of its threads is in use before the last, or
+    the store fails, the audit and a fact tell what went."""
+    async with open_run() as run:
+        keys = await run.share("r", *(8.0 for _ in range(MAX_BATCH_THREADS + 2)))
+
+        async def stop_second(number: int) -> None:
+            if number == 2:
+                raise stop
+
+        run.store.before_batch = stop_second
+        with nullcontext() if isinstance(stop, Conflict) else pytest.raises(type(stop)):
+            await run.retention.run_once()
+        gone = len(keys) - len(await run.names())
+        assert 0 < gone < len(keys)
+        assert run.audited == [resource_key(keys[0])]
+        assert [fact.threads for fact in run.facts] == [gone]
 
 
 async def test_process_that_is_killed_holds_the_others_up_for_its_lease_only() -> None:

@@ -224,23 +224,25 @@ class Retention:
                 log_key = resource_key(idle.key)
                 if idle.is_leased or (idle.shares_log and log_key in kept | gone):
                     continue
+                result = ForgetResult()
                 try:
                     if idle.shares_log:
                         lifetime_s = settings.find_lifetime(idle.key.resource) or 0.0
-                        result = await self._retire_resource(log_key, now - lifetime_s, pauses)
+                        async for batch in self._retire_resource(log_key, now - lifetime_s, pauses):
+                            result = result.add(batch)
                         gone.add(log_key)
                     else:
                         result = await self._retire_thread(idle)
                 except Conflict:  # it is in use again
                     if idle.shares_log:
                         kept.add(log_key)
-                    continue
-                if result.threads:  # a person may have forgotten it meanwhile
-                    key = log_key if idle.shares_log else idle.key
-                    retired.append((key, result.counts))
-                    self._memories.facts.emit(
-                        Retired(key, "ttl", result.threads, result.messages, result.database)
-                    )
+                finally:  # also of a resource that went in part
+                    if result.threads:  # a person may have forgotten it meanwhile
+                        key = log_key if idle.shares_log else idle.key
+                        retired.append((key, result.counts))
+                        self._memories.facts.emit(
+                            Retired(key, "ttl", result.threads, result.messages, result.database)
+                        )
                 await pauses.rest_after_slice()
         finally:  # also of a batch that was broken off
             if retired:
@@ -259,16 +261,15 @@ class Retention:
 
     async def _retire_resource(
         self, log_key: Key, active_before: float, pauses: _Pauses
-    ) -> ForgetResult:
-        """Forget a resource as a whole. Raise Conflict once a thread of it is in use; what went
-        before stays forgotten."""
-        result = ForgetResult()
+    ) -> AsyncIterator[ForgetResult]:
+        """Forget a resource as a whole, and yield what each batch removed. Raise Conflict once a
+        thread of it is in use; what went before stays forgotten."""
         is_last = False
         while not is_last:
             batch = await self._memories.retire_batch(log_key, active_before)
-            result, is_last = result.add(batch.result), batch.is_last
+            yield batch.result
+            is_last = batch.is_last
             await pauses.rest_after_slice()
-        return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
