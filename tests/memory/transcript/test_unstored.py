@@ -712,3 +712,15 @@ def test_one_client_and_two_processes(seed: int) -> None:
     elsewhere.commit(merged.after)
     verdict = elsewhere.reconcile(elsewhere.read_sent(chat(" ".join([*held, "u9"]))))
     assert (verdict.cut_seq, [*verdict.new]) == (None, [len(held)])
+
+
+def test_the_newest_turn_is_the_one_that_waited() -> None:
+    """What a thread keeps of its newest turn is of the turn that was stored last."""
+    here, elsewhere = build_stored("u1 a1"), build_stored("u1 a1")
+    before = here.memory
+    play(here, "20-22 u1 a1 u2 > a2")
+    play(elsewhere, "21-23 u9 > a9")
+    now = replace(elsewhere.memory, model="others", offers_tools=False)
+    waiting = replace(here.memory, model="waited", offers_tools=True)
+    after = merge_unstored(now, before, waiting).after
+    assert (after.model, after.offers_tools) == ("waited", True)

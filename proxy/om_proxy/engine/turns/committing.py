@@ -151,7 +151,8 @@ class Committer:
             return NOTHING_COMMITTED
         # nothing is accounted for, and nothing was looked up
         spooled, _ = await self._end_turn(turn, then, replace(end, interrupted=None))
-        spooled = replace(spooled, model=turn.request.model)
+        request = turn.request
+        spooled = replace(spooled, model=request.model, offers_tools=request.offers_tools)
         merged = merge_unstored(
             newest, then.memory, spooled, delivered_seq=spooled.end if is_delivered else 0
         )

@@ -539,6 +539,7 @@ class _Merging:
             style=spooled.style,
             history_after=now.history_after if spooled.history == now.history else now.next_seq - 1,
             model=spooled.model,
+            offers_tools=spooled.offers_tools,
             due_at=spooled.due_at if now.due_at is None else now.due_at,
             scope=now.scope if now.version else spooled.scope,
         )
