@@ -66,7 +66,7 @@ def joined(*parts: str) -> str:
 
 
 def sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}." if text else ""
+    return f"{text[:1].upper()}{text[1:].removesuffix('.')}." if text else ""
 
 
 def code(names: Iterable[str]) -> str:

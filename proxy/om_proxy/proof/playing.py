@@ -34,7 +34,7 @@ SERVED_STATUSES = ("raw", "applied")
 # of a settings file; nothing else, so that nothing leads to another machine
 PLAYED_SECTIONS = ("memory", "context")
 UNPLAYED_KEYS = frozenset(
-    ("model", "api_base", "api_key", "retrieval", "timezone_file", "extra_body", "model_settings")
+    ("model", "api_base", "api_key", "retrieval", "extra_body", "model_settings")
 )
 
 SERVERS_BY_PREFIX = {
