@@ -104,7 +104,7 @@ def hear(memory: Memory, fingerprints: bytes, count: int) -> Memory:
     for number in range(seq, seq + count):
         role = "user" if number % 2 else "assistant"
         message = {"role": role, "content": SENTENCE.format(number) * 8}
-        item = read_item(json.dumps(message).encode(), fingerprints)
+        item = read_item(json.dumps(message).encode(), fingerprints, "chat")
         chain = extend_chain(chain, item.fp)
         fresh.append(Message(number, item, chain, TOKENS_PER_MESSAGE, time.time()))
     tail = (*memory.tail, *fresh)

@@ -108,7 +108,7 @@ async def grow(store: SqliteStore, key: Key, fingerprints: bytes, length: int) -
 
 
 def heard(memory: Memory, fingerprints: bytes, count: int) -> Memory:
-    items = [read_item(said(memory.count + n + 1), fingerprints) for n in range(count)]
+    items = [read_item(said(memory.count + n + 1), fingerprints, "chat") for n in range(count)]
     fresh = tuple(numbered(memory, items))
     return replace(
         memory,

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from om_proxy.common.errors import NotFound, StorageError
 from om_proxy.management.message_reader import MessagePlace, MessagePlaces, MessageReader
 from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, ObservationLog, Part, SharedLogRef
-from om_proxy.storage.sql.session import OF_THREAD
 from om_proxy.storage.sqlite.store import SqliteStore
 from tests.storage.memory_builder import KEY, MemoryBuilder, item
 from tests.support.performing import Parts, open_parts
@@ -135,11 +134,11 @@ async def test_a_page_of_a_long_thread_reads_only_itself(tmp_path: Path, only_li
     )
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(
-            f"""WITH RECURSIVE n (seq) AS (SELECT 3 UNION ALL SELECT seq + 1 FROM n WHERE seq < ?)
+            """WITH RECURSIVE n (seq) AS (SELECT 3 UNION ALL SELECT seq + 1 FROM n WHERE seq < ?)
             INSERT INTO message SELECT thread_id, n.seq, n.seq % 3 > 0, parent, fp, chain, role,
                 calls, answers, tokens, encoding, at, raw, look_ups, api, origin FROM message, n
-            WHERE {OF_THREAD} AND message.seq = 1""",  # noqa: S608 - our own constant
-            (LONG_THREAD_MESSAGES, *KEY),
+            WHERE message.seq = 1""",
+            (LONG_THREAD_MESSAGES,),
         )
         db.execute("UPDATE thread SET coverage = ?", (covered.coverage,))
     await store.close()

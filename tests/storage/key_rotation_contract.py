@@ -61,17 +61,6 @@ def happen_before_keys(store: Any, happens: Callable[[], Awaitable[Any]]) -> Non
 class KeyRotationContract:
     """A test of a backend has the fixture `open_with`."""
 
-    async def test_a_process_with_the_older_key_alone_stores_no_secret(
-        self, open_with: OpenWith
-    ) -> None:
-        """The others could not open it."""
-        store = await open_with(OLD)
-        secret = await store.secret()
-        await (await open_with(NEW, OLD)).key_rotation.rewrap_keys()
-        with pytest.raises(WrongMasterKey):
-            await store.adopt_secret(bytes(32))
-        assert await (await open_with(NEW)).secret() == secret
-
     async def test_a_row_that_is_not_encrypted_is_no_memory(self, open_with: OpenWith) -> None:
         """Whoever may write to the database brings no text of their own in. Such a thread is like one
         that was changed: lists and `om-proxy store verify` name it, and it can be forgotten."""

@@ -12,6 +12,7 @@ import orjson
 
 from om_proxy.testing import loopback
 from om_proxy.testing.chat_form import encode_event
+from om_proxy.wire.server.disconnect import wait_for_disconnect
 from tests.e2e.providers.rules import read_text
 from tests.e2e.providers.servers import SERVERS, Server
 from tests.e2e.providers.voices import Json
@@ -137,7 +138,7 @@ async def _wait_in_vain(
         opening = {"choices": [{"index": 0, "delta": {"role": "assistant"}}]}
         await loopback.send_piece(send, encode_event(opening))
     trouble.begun.set()
-    await loopback.wait_for_disconnect(receive)
+    await wait_for_disconnect(receive)
     trouble.ended.set()
 
 

@@ -6,7 +6,7 @@ import asyncio
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from itertools import count
 
 import asyncpg
@@ -22,7 +22,7 @@ from om_proxy.storage.postgres.commit import Commit
 from om_proxy.storage.postgres.session import Session
 from om_proxy.storage.postgres.store import PostgresStore
 from om_proxy.storage.spooling.forgotten_threads import ForgottenThreads
-from om_proxy.storage.sql.forgotten_names import DELETE_OLD, UPSERT_NAME
+from om_proxy.storage.sql.forgotten_names import UPSERT_NAME
 from om_proxy.storage.values.changes import Change, ResourceWakeup
 from tests.storage.contract import Opener
 from tests.storage.event_contract import activation
@@ -38,7 +38,6 @@ from tests.storage.server_race_contract import (
 from tests.support.long_forms import IS_LONG
 
 OTHER_THREAD = KEY._replace(thread="other")
-Run = Callable[..., Awaitable[object]]
 # how long commits race with forgettings at least
 RACE_S = 60.0 if IS_LONG else 0.0
 
@@ -342,36 +341,6 @@ async def test_who_notes_a_name_holds_the_lock_as_short_as_a_turn(
     with pytest.raises(StorageError):
         await noted
     assert await turning.forgotten_at(KEY) is None
-
-
-async def test_who_prunes_names_holds_no_lock_behind_the_statement(
-    stores: list[Store], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stands still once the old names are gone: a name is noted meanwhile, at the first try."""
-    monkeypatch.setattr(forgotten_names, "MAX_LOCK_ATTEMPTS", 1)
-    pruning, noting, _ = stores
-    are_gone, goes_on = asyncio.Event(), asyncio.Event()
-
-    def stand_still_after(run: Run) -> Run:
-        async def stand_still(session: Session, sql: str, *parameters: object) -> object:
-            answer = await run(session, sql, *parameters)
-            if sql == DELETE_OLD:
-                are_gone.set()
-                await goes_on.wait()
-            return answer
-
-        return stand_still
-
-    for name in ("select", "execute"):
-        monkeypatch.setattr(Session, name, stand_still_after(getattr(Session, name)))
-    pruned = asyncio.create_task(pruning.prune(time.time()))
-    await are_gone.wait()
-    try:
-        await noting.note_forgotten(KEY, 7.0)
-    finally:
-        goes_on.set()
-        await pruned
-    assert await noting.forgotten_at(KEY) == 7.0
 
 
 async def wait_for_waiting(connection: asyncpg.Connection, schema: str, count: int) -> None:

@@ -13,7 +13,7 @@ import aiosqlite
 import pytest
 from msgspec.structs import replace
 
-from om_proxy.memory.model import RESOURCE_THREAD, Key, Memory, resource_key
+from om_proxy.memory.model import Key, Memory, resource_key
 from om_proxy.storage.base import Store
 from om_proxy.storage.sqlite import eraser, removal
 from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread
@@ -202,27 +202,3 @@ async def test_what_mentions_a_thread_is_not_removed_in_one_hop(store: SqliteSto
     assert await remove(key) is not None
     assert not await store.version(key)
     assert await store.version(other)
-
-
-async def test_each_log_of_a_tenant_goes_in_one_hop(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its last batch takes all of them in one transaction, which every turn waits for."""
-    run, hops = SqliteSession.run, 0
-
-    async def count(session: SqliteSession, work: Callable[[sqlite3.Connection], object]) -> object:
-        nonlocal hops
-        hops += 1
-        return await run(session, work)
-
-    async def count_hops(tenant: str, logs: int) -> int:
-        nonlocal hops
-        for number in range(logs):
-            key = Key(tenant, f"r{number}", RESOURCE_THREAD)
-            await store.commit(Memory(key=key), MemoryBuilder(key).memory())
-        hops = 0
-        assert (await store.forget_batch(tenant, active_before=9e9)).is_last
-        return hops
-
-    monkeypatch.setattr(SqliteSession, "run", count)
-    assert await count_hops("many", 12) - await count_hops("few", 2) == 10

@@ -1,7 +1,7 @@
 """Compute what would go upstream for a request. Nothing is stored, and no model is called.
 
 The engine itself opens the turn, on a store that keeps every commit to itself
-(storage/spooling/merging_store.py). So a preview follows every rule of a real request, also those that are
+(storage/preview_store.py). So a preview follows every rule of a real request, also those that are
 yet to come. Only a wait for a memory model is left out: the preview describes it, and shows the
 prompt that goes upstream if the wait ends without notes.
 """

@@ -403,7 +403,5 @@ class PostgresStore(PostgresSearch, PostgresRecords, SharedStore):
     async def _move(self, work: Work[MoveResult]) -> MoveResult:
         return await self._pool.transact(work, MOVE_TIMEOUT_S)
 
-    async def _write_one(
-        self, sql: str, *parameters: object, is_background: bool = False
-    ) -> list[Row]:
+    async def _write_one(self, sql: str, *parameters: object) -> list[Row]:
         return await self._pool.write(lambda s: s.select(sql, *parameters))

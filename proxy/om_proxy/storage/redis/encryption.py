@@ -134,8 +134,8 @@ async def _store_secret(
     """Return the id of the master key and the secret, as they are stored then."""
     masters = session.keyring.masters
     value = masters.seal_secret(secret) if masters else secret
-    ids = " ".join(masters.ids) if masters else ""
-    master, stored = await session.run("keep_secret", value, ids, int(replaces))
+    is_sealed = masters is not None
+    master, stored = await session.run("keep_secret", value, int(is_sealed), int(replaces))
     return None if master is None else master.decode(), stored
 
 

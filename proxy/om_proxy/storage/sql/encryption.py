@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from om_proxy.common.errors import WrongMasterKey
 from om_proxy.storage.encryption.admission import check_master, open_stored_secret
 from om_proxy.storage.encryption.key_store import check_key_store
 from om_proxy.storage.sql.session import Session, SqlStore
@@ -23,11 +21,14 @@ SET_KEY_STORE = "UPDATE om.encryption SET key_store = $1"
 # encryption begins before or after the transaction, and not meanwhile
 HOLD_ENCRYPTION = "LOCK TABLE om.encryption IN ROW SHARE MODE"
 SELECT_SECRET = "SELECT (SELECT master FROM om.encryption), (SELECT value FROM om.secret)"  # noqa: S105 - a statement, no secret
-_IS_NEW = "NOT EXISTS (SELECT 1 FROM om.thread)"
-KEEP_FIRST = ("INSERT INTO om.secret VALUES (1, $1) ON CONFLICT DO NOTHING",)
+# a secret is sealed once encryption has begun, and not before
+_IS_SEALED = "EXISTS (SELECT 1 FROM om.encryption) = $2::boolean"
+_MAY_ADOPT = f"{_IS_SEALED} AND NOT EXISTS (SELECT 1 FROM om.thread)"
+_INSERT_SECRET = "INSERT INTO om.secret SELECT 1, $1::bytea WHERE {} ON CONFLICT DO NOTHING"  # noqa: S105 - a statement, no secret
+KEEP_FIRST = (_INSERT_SECRET.format(_IS_SEALED),)
 KEEP_ADOPTED = (
-    f"INSERT INTO om.secret SELECT 1, $1::bytea WHERE {_IS_NEW} ON CONFLICT DO NOTHING",
-    f"UPDATE om.secret SET value = $1 WHERE {_IS_NEW}",
+    _INSERT_SECRET.format(_MAY_ADOPT),
+    f"UPDATE om.secret SET value = $1 WHERE {_MAY_ADOPT}",
 )
 
 
@@ -88,18 +89,15 @@ class SecretMethods(SqlStore):
     async def _store_secret(
         self, statements: tuple[str, ...], secret: bytes
     ) -> tuple[str | None, bytes | None]:
-        """Store the secret if this process has the master key, and the statements find that they may.
-        Return the id of the master key and the secret, as they are stored then."""
+        """Store the secret, if the statements find that they may. Return the id of the master key and
+        the secret, as they are stored then."""
         value = self._masters.seal_secret(secret) if self._masters else secret
 
         async def store(session: Session) -> tuple[str | None, bytes | None]:
             await session.execute(HOLD_ENCRYPTION)
+            for sql in statements:
+                await session.execute(sql, value, self._masters is not None)
             [(master, stored)] = await session.select(SELECT_SECRET)
-            with suppress(WrongMasterKey):  # the caller tells it
-                check_master(master, self._masters)
-                for sql in statements:
-                    await session.execute(sql, value)
-                [(_, stored)] = await session.select(SELECT_SECRET)
             return master, stored
 
         return await self._write(store)

@@ -33,7 +33,7 @@ class ForgottenNameMethods(SqlStore):
 
     async def _prune_names(self, now: float) -> None:
         bounds = (now - MAX_EVENT_AGE_S, now + forgetting.MAX_NAME_AHEAD_S)
-        await self._write_one(DELETE_OLD, *bounds, is_background=True)
+        await self._write(lambda session: session.execute(DELETE_OLD, *bounds), is_background=True)
 
 
 async def note_name(session: Session, digest: bytes, at: float) -> None:

@@ -115,11 +115,8 @@ class SqlStore(ABC):
         `_read_snapshot`. `is_background`: so is this, and turns that wait may go first."""
 
     @abstractmethod
-    async def _write_one(
-        self, sql: str, *parameters: Any, is_background: bool = False
-    ) -> list[Row]:
-        """Run one statement that writes, which takes no longer than what a turn waits for. It holds
-        no lock once it has run. Return its rows. `is_background`: turns that wait may go first."""
+    async def _write_one(self, sql: str, *parameters: Any) -> list[Row]:
+        """Run one statement that writes. Return its rows."""
 
     async def _read_sealed(self, work: Work[T], *, is_snapshot: bool = False) -> T:
         """Run work that reads texts as `_read_with_keys` does, again where a key is gone by then."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import NamedTuple
 
 from om_proxy.common.errors import Conflict
@@ -264,8 +263,7 @@ async def remove_batch(
             SELECT_TENANT_LOGS if of_tenant else SELECT_RESOURCE_LOG, *scope
         )
         for (name,) in logs:
-            delete = partial(delete_rows, key=Key(tenant, name, RESOURCE_THREAD))
-            log = await session.run_together(delete)
+            log = await delete_rows(session, Key(tenant, name, RESOURCE_THREAD))
             result = result.add(log.settle_keys(keyring)._replace(threads=0))
             names.add(name)
         sql = DELETE_TENANT_LEASES if of_tenant else DELETE_RESOURCE_LEASES

@@ -235,12 +235,8 @@ class SqliteStore(SqliteSearch, SqliteRecords, SqliteForgetting, SharedStore):
         run = partial(run_in_thread, work)
         return await self._writer.write(run, is_background=is_background)
 
-    async def _write_one(
-        self, sql: str, *parameters: object, is_background: bool = False
-    ) -> list[Row]:
-        return await self._write(
-            lambda session: session.select(sql, *parameters), is_background=is_background
-        )
+    async def _write_one(self, sql: str, *parameters: object) -> list[Row]:
+        return await self._write(lambda session: session.select(sql, *parameters))
 
     async def refresh(self, held: Memory) -> Memory:
         version = self._probe.version(held.key) if self._probe else None
