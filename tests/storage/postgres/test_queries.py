@@ -106,3 +106,34 @@ async def test_lists_of_the_most_recent_threads_go_along_an_index(
         assert "thread_recent" in plan, plan
         assert "Seq Scan on thread" not in plan, plan
     await store.close()
+
+
+async def test_the_events_of_a_thread_are_found_by_their_index(
+    url: str, schema: str, server: asyncpg.Connection
+) -> None:
+    """Those of all others are not looked at, although nobody knows how many keys were asked for."""
+    store = await PostgresStore.open(url, PostgresOptions(schema, 1, timeout_s=30.0))
+    await store.commit(Memory(key=KEY), MemoryBuilder().chat(2).memory())
+    await copy_thread(server, schema, 2_000)
+    await server.execute(
+        f"""INSERT INTO "{schema}".event (id, number, tenant, thread_id, at, type, data)
+        SELECT 5 * thread.id + n, n, tenant, thread.id, 0, 'x', '{{}}'
+        FROM "{schema}".thread, generate_series(1, 5) AS n"""  # noqa: S608 - our own names
+    )
+    plans: list[str] = []
+    select = Session.select
+
+    async def explain(session: Session, sql: str, *parameters: Any) -> list[Any]:
+        if "event.id <=" in sql:
+            steps = await select(session, f"EXPLAIN {sql}", *parameters)
+            plans.append("\n".join(step for (step,) in steps))
+        return await select(session, sql, *parameters)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "select", explain)
+        for tenant in (KEY.tenant, None):
+            assert len((await store.events(tenant, [KEY], None, 100)).events) == 5
+    assert len(plans) == 2
+    for plan in plans:
+        assert "Index Scan using event_thread" in plan, plan
+    await store.close()

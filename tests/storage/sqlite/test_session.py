@@ -23,6 +23,7 @@ from om_proxy.storage.sqlite.session import SqliteSession, run_in_thread, transl
         ("FROM room.thread", "FROM room.thread"),
         ("tenant = $1 AND seq > $12", "tenant = ?1 AND seq > ?12"),
         ("seq = ANY ($4::bigint[])", "seq IN (SELECT value FROM json_each(?4))"),
+        ("id = ANY (ARRAY (\nSELECT (1)\n)) AND (2)", "id IN (SELECT (1)) AND (2)"),
         ("sum(tokens)::bigint", "sum(tokens)"),
         ("$1::text IS NULL", "?1 IS NULL"),
         ("NULL::bytea[]", "NULL"),

@@ -15,9 +15,13 @@ from om_proxy.storage.sql.session import Session, SqlStore, select_sealed_rows
 from om_proxy.storage.values.records import StoredEvent, WebhookState
 
 SELECT_WEBHOOK = "SELECT cursor, failures, cause, at FROM om.webhook WHERE name = $1"
-SELECT_OF_NAMED = """SELECT thread.id FROM json_array_elements({}::json) AS named CROSS JOIN om.thread
+# A list is made first. As a join, PostgreSQL would read the JSON again for each event: it does not know
+# how short it is.
+OF_NAMED = """thread_id = ANY (ARRAY (
+    SELECT thread.id FROM json_array_elements({}::json) AS named CROSS JOIN om.thread
     WHERE tenant = (named.value ->> 0) AND resource = (named.value ->> 1)
-    AND thread = (named.value ->> 2)"""
+        AND thread = (named.value ->> 2)
+))"""
 
 
 class EventMethods(SqlStore):
@@ -54,7 +58,7 @@ async def select_page(
         conditions.append("event.tenant = $4")
     if keys is not None:
         parameters.append(json.dumps(keys))
-        conditions.append(f"thread_id IN ({SELECT_OF_NAMED.format(f'${len(parameters)}')})")
+        conditions.append(OF_NAMED.format(f"${len(parameters)}"))
     sql = f"""SELECT thread.key_id, event.id, event.tenant, coalesce(resource, ''), coalesce(thread, ''),
             at, type, data, sealed
         FROM om.event LEFT JOIN om.thread ON thread.id = thread_id

@@ -38,6 +38,7 @@ _SQLITE_BY_PATTERN = tuple(
         (r"\bom\.", ""),
         (re.escape(sql_session.UNIX_NOW), UNIX_NOW),
         (r"= ANY \(\$(\d+)::\w+\[\]\)", r"IN (SELECT value FROM json_each(?\1))"),
+        (r"(?s)= ANY \(ARRAY \(\n(.*?)\n\)\)", r"IN (\1)"),
         (
             r"unnest\(\$(\d+)::\w+\[\]\) AS (\w+) \((\w+)\)",
             r"(SELECT value AS \3 FROM json_each(?\1)) AS \2",
