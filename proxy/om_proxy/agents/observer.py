@@ -74,12 +74,7 @@ class Observer(MemoryAgent):
 
         Raises Unusable after two answers that must not enter a memory, CutOff after one answer
         without its end (fewer messages help), PromptTooLong, or the last model's ModelError."""
-        system = wording.write_observer_prompt(
-            task.variant,
-            want_title=task.want_title,
-            instruction=task.instruction,
-            want_suggestion=task.want_suggestion,
-        )
+        system = _write_system_prompt(task)
         transcript = await self._render_transcript(task)
         write_prompt = self._prepare_prompt(
             system, partial(_write_user_prompt, task, transcript), settings
@@ -108,13 +103,7 @@ class Observer(MemoryAgent):
         Raises like `observe`: Unusable only if no thread has usable notes, CutOff at once, because
         the cut answer does not tell which thread lacks its end.
         """
-        first_task = next(iter(tasks.values()))
-        system = wording.write_observer_prompt(
-            first_task.variant,
-            want_title=first_task.want_title,
-            instruction=first_task.instruction,
-            threads=True,
-        )
+        system = _write_system_prompt(next(iter(tasks.values())), threads=True)
         transcripts = {label: await self._render_transcript(task) for label, task in tasks.items()}
         write_prompt = self._prepare_prompt(
             system,
@@ -188,6 +177,16 @@ class Observer(MemoryAgent):
             title=parsed.title if task.want_title else None,
             suggestion=parsed.suggestion if task.want_suggestion else None,
         )
+
+
+def _write_system_prompt(task: ObserverTask, *, threads: bool = False) -> str:
+    return wording.write_observer_prompt(
+        task.variant,
+        want_title=task.want_title,
+        instruction=task.instruction,
+        threads=threads,
+        want_suggestion=task.want_suggestion and not threads,
+    )
 
 
 def _write_user_prompt(

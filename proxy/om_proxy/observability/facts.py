@@ -212,7 +212,7 @@ class MemoryWorkFailed(Struct, frozen=True):
 
 
 class Forgotten(Struct, frozen=True):
-    """A thread and everything kept of it are removed."""
+    """A person has forgotten a thread, a resource or a tenant, with everything kept of it."""
 
     key: Key
     messages: int
