@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock
 
@@ -361,6 +362,32 @@ async def test_when_a_turn_without_memory_may_be_stored(
         with pytest.raises(StorageError):
             await t.engine.close_missed(missed)
         assert missed.is_commit_begun is is_sent
+
+
+async def test_a_turn_without_memory_that_is_handed_over_while_it_is_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next store gets it with times by its own clock. What is stored here has those by this
+    one's."""
+    async with open_turns() as t:
+        await t.turn([user("hello")], "hi")
+        came_at = t.parts.clock.now + 1
+        t.parts.clock.now += 9
+        t.parts.memories.held.drop(KEY)
+        missed = make_missed(t, [user("mine")], "its reply", came_at, ended_at=came_at + 2)
+        t.engine.defer_missed(missed)
+        successor: Any = SimpleNamespace(_secret=b"", defer_missed=lambda _: None)
+        refresh = t.parts.store.refresh
+
+        async def hand_over_first(*args: Any) -> Any:
+            t.engine.hand_over(successor, 5.0)
+            return await refresh(*args)
+
+        monkeypatch.setattr(t.parts.store, "refresh", hand_over_first)
+        await t.engine.close_missed(missed)
+        assert (missed.came_at, missed.ended_at) == (came_at + 5, came_at + 7)
+        messages = await t.parts.store.messages(KEY, 0)
+        assert [m.at - came_at for m in messages[-2:]] == [2, 2]
 
 
 async def test_a_turn_is_dropped_only_if_the_store_says_that_its_thread_is_gone() -> None:

@@ -263,25 +263,25 @@ class Engine:
         If the thread was forgotten since the request came, nothing is stored.
         """
         caller, reply, is_delivered = missed.caller, missed.reply, missed.was_delivered()
+        # another store may get the turn meanwhile, with times by its own clock (`hand_over`)
+        came_at, ended_at = missed.came_at, missed.ended_at
         assert caller.key is not None  # a request without a thread has no memory to miss
         try:
             turn = await self._reconciler.reconcile(
-                caller, missed.request, missed.context, missed.hints, missed.came_at, missed
+                caller, missed.request, missed.context, missed.hints, came_at, missed
             )
         except TakenForSideRequest:
             return
         # Asked after the memory was read. A row that is forgotten later is missed at the commit,
         # and one that was gone by then has left its event.
-        if await self._memories.forgettings.is_forgotten_in_store(caller.key, missed.came_at):
+        if await self._memories.forgettings.is_forgotten_in_store(caller.key, came_at):
             self._memories.emit_forgotten(caller.key)
             return
         missed.is_commit_begun = True
         if not turn.should_store:
             return
         complete, interrupted = await self._read_reply(turn, reply)
-        end = TurnEnd(
-            missed.ended_at, complete, interrupted, has_choices=bool(reply and reply.others)
-        )
+        end = TurnEnd(ended_at, complete, interrupted, has_choices=bool(reply and reply.others))
         committed = await self.committer.commit_missed(turn, end, is_delivered=is_delivered)
         self._start_due_work(turn, committed)
         if is_delivered:
