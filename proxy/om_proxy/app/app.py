@@ -93,7 +93,7 @@ class App:
 
     `clock` returns unix seconds; it dates messages and prompts. `model_timeout_s`: how long a memory
     model may take. `figures_folder`: where the workers of one server share their figures.
-    `is_worker`: it does the background work and serves nothing but its own pages (`om-proxy worker`).
+    `is_worker`: it does the background work and serves nothing but its own pages (`serve --worker`).
     `sign_in`: whose link is printed.
     """
 

@@ -317,7 +317,7 @@ def _read_numbers(columns: Row) -> tuple[_Numbers, tuple[str, ...]]:
 
 
 def decode_info(row: Row, keys: HeldKeys) -> ThreadInfo:
-    """Decode the columns that each store names `INFO_COLUMNS`. A thread that does not open is listed
+    """Decode the columns that each store lists of a thread. A thread that does not open is listed
     without its title, and one with a damaged model without that."""
     (
         tenant,
