@@ -88,6 +88,17 @@ def test_a_closed_array_takes_additions_that_nobody_reads(tmp_path: Path) -> Non
     assert dict(read_rows((tmp_path / "a").read_bytes())) == {"row": (1.0,)}
 
 
+def test_a_closed_array_grows_in_memory(tmp_path: Path) -> None:
+    """Another file may have its descriptor by then."""
+    descriptor = os.open(tmp_path / "a", os.O_RDWR | os.O_CREAT, 0o600)
+    array = NumberArray(descriptor)
+    array.close()
+    with (tmp_path / "b").open("w+b") as other:
+        assert other.fileno() == descriptor
+        array.add_row("a" * FIRST_BYTES, 1)
+    assert (tmp_path / "b").stat().st_size == 0
+
+
 @pytest.mark.parametrize("content", [b"", b"OMFIGS01", b"x" * 4_096])
 def test_other_content_has_no_rows(content: bytes) -> None:
     assert list(read_rows(content)) == []

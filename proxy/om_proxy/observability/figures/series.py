@@ -77,6 +77,7 @@ class NumberArray:
         self.numbers = self._bytes.cast("d")
         if self._descriptor is not None:
             os.close(self._descriptor)
+            self._descriptor = None
 
     def _grow(self, end: int) -> bool:
         try:
