@@ -305,7 +305,7 @@ def _find_before(
 ) -> tuple[Observation, ...]:
     """Return the entries that this one replaced, by id; for a reflection whose sources have no ids
     here, the newest entries that cover the same range and are older than it; empty: they were not
-    kept. `first_id`: from `_find_first_id`."""
+    kept. `first_id`: from `_find_original_id`."""
     # of entries with one id, the newest generation's
     entries_by_id = index_entries(reversed(older_generations))
     ids = (changed.replaces,) if changed.replaces else changed.sources
