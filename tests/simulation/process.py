@@ -208,8 +208,8 @@ class WatchedBackground(Background):
 class WatchedEngine(Engine):
     world: World
 
-    async def _close(self, *args: Any, **more: Any) -> CommittedTurn:
-        committed: CommittedTurn = await self._watched(super()._close(*args, **more))
+    async def close_turn(self, *args: Any, **more: Any) -> CommittedTurn:
+        committed: CommittedTurn = await self._watched(super().close_turn(*args, **more))
         return committed
 
     async def store_unanswered(self, turn: PreparedTurn, ended_at: float | None = None) -> None:

@@ -18,6 +18,13 @@ from om_proxy.common.errors import Unusable
 from om_proxy.memory.lifecycle import branch, transitions
 from om_proxy.memory.model import Memory, Observation
 from om_proxy.memory.notes.observations import ParsedNotes, parse_observation
+from tests.simulation.process import (
+    WatchedBackground,
+    WatchedClosing,
+    WatchedEngine,
+    WatchedGuard,
+    WatchedWorker,
+)
 from tests.simulation.world import World, simulate
 from tests.support.long_forms import IS_LONG
 
@@ -72,6 +79,16 @@ def marks(line: str) -> list[str]:
 
 
 # ── the same seed, the same run ───────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "watched",
+    [WatchedBackground, WatchedClosing, WatchedEngine, WatchedGuard, WatchedWorker],
+)
+def test_what_is_watched_is_called(watched: type) -> None:
+    """A method of another name than the server's own would watch nothing."""
+    own = {name for name, value in vars(watched).items() if callable(value)} - {"_watched"}
+    assert [name for name in own if not hasattr(watched.__base__, name)] == []
 
 
 def test_a_seed_is_one_run() -> None:
