@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import groupby
 from random import Random
 from typing import Any
 
@@ -67,7 +68,8 @@ def filler(rng: Random, count: int) -> str:
 def ids_of(sent: bytes) -> list[str]:
     """The id of a message that is sent; of neighbours that a plain prompt joins, each one's."""
     said = sent.decode().replace("\\n", "\n").split("\n\n")
-    return list(dict.fromkeys(one for part in said if (one := id_of(part.encode()))))
+    found = (one for part in said if (one := id_of(part.encode())))
+    return [one for one, _ in groupby(found)]
 
 
 def message(role: str, content: str | None, **more: Any) -> bytes:
