@@ -73,11 +73,6 @@ class CuriousServer(ScriptedServer):
             else choose_text(answer, call, form, depth)
         )
 
-    async def _stream(self, send: Any, request: Message, *arguments: Any, **more: Any) -> None:
-        """Report usage at the end of every stream, as some servers do."""
-        asked = {**request, "stream_options": {"include_usage": True}}
-        await super()._stream(send, asked, *arguments, **more)
-
 
 def choose_calls(calls: Sequence[Any], call: Any, form: int, depth: int) -> Message:
     """Return a round of a reply that calls the client's tools."""
