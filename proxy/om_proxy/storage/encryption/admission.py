@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COMMAND_TIMEOUT_S = 10.0
 MAX_KEY_CHARS = 1_000
-SETTING = "storage.encryption_key"
+ENCRYPTION_KEY_SETTING = "storage.encryption_key"
 
 
 def load_master_keys(sources: Sequence[str]) -> MasterKeys | None:
@@ -32,7 +32,7 @@ def load_master_keys(sources: Sequence[str]) -> MasterKeys | None:
         if exc.name is None or exc.name.partition(".")[0] != "cryptography":
             raise
         raise ConfigError(
-            f"{SETTING}: encryption needs a package: {render_install_command('encryption')}"
+            f"{ENCRYPTION_KEY_SETTING}: encryption needs a package: {render_install_command('encryption')}"
         ) from exc
     return MasterKeys([_read_key(source) for source in sources])
 
@@ -48,7 +48,7 @@ def _read_key(source: str) -> bytes:
         return parse_master_key(text)
     except ValueError:
         rule = "must hold one key, 32 bytes as base64 or hex"
-        raise ConfigError(f"{SETTING}: {place} {rule}") from None
+        raise ConfigError(f"{ENCRYPTION_KEY_SETTING}: {place} {rule}") from None
 
 
 def _read_file(path: str) -> str:
@@ -56,7 +56,9 @@ def _read_file(path: str) -> str:
         with Path(path).open(encoding="ascii", errors="replace") as file:
             return file.read(MAX_KEY_CHARS)
     except OSError as exc:
-        raise ConfigError(f"{SETTING}: the file cannot be read: {exc.strerror}") from exc
+        raise ConfigError(
+            f"{ENCRYPTION_KEY_SETTING}: the file cannot be read: {exc.strerror}"
+        ) from exc
 
 
 def _run_command(command: str) -> str:
@@ -70,12 +72,16 @@ def _run_command(command: str) -> str:
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(
-            f"{SETTING}: the program gave no key in {COMMAND_TIMEOUT_S:g} s"
+            f"{ENCRYPTION_KEY_SETTING}: the program gave no key in {COMMAND_TIMEOUT_S:g} s"
         ) from None
     except (OSError, ValueError) as exc:
-        raise ConfigError(f"{SETTING}: the program cannot be run: {type(exc).__name__}") from None
+        raise ConfigError(
+            f"{ENCRYPTION_KEY_SETTING}: the program cannot be run: {type(exc).__name__}"
+        ) from None
     if done.returncode:
-        raise ConfigError(f"{SETTING}: the program ended with status {done.returncode}")
+        raise ConfigError(
+            f"{ENCRYPTION_KEY_SETTING}: the program ended with status {done.returncode}"
+        )
     return done.stdout[:MAX_KEY_CHARS].decode("ascii", "replace")
 
 

@@ -36,7 +36,7 @@ FORMAT = 1
 KEYS_PER_BATCH = 5_000
 KEY_STORE_ID_BYTES = 8
 NOT_A_KEY_STORE = "it is no key store of om-proxy"
-SETTING = "storage.keys_url"
+KEYS_URL_SETTING = "storage.keys_url"
 RETRY_INTERVAL_S = 1.0
 # the transaction that writes the row of a key may be under way
 MIN_SWEPT_AGE_S = 600.0
@@ -131,14 +131,14 @@ class SeparateKeys:
     async def _ask(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return the answer of the key store. Raise KeysAway if there is none."""
         if not self._breaker.allows_attempt(self._clock()):
-            raise KeysAway(f"{SETTING}: the key store does not answer at the moment")
+            raise KeysAway(f"{KEYS_URL_SETTING}: the key store does not answer at the moment")
         try:
             answer = await work()
         except StorageError as exc:
             if not self._breaker.has_failed:
                 logger.error("keys.away", said=str(exc))
             self._breaker.record_failure()
-            raise KeysAway(f"{SETTING}: {exc}") from exc
+            raise KeysAway(f"{KEYS_URL_SETTING}: {exc}") from exc
         if self._breaker.has_failed:
             logger.warning("keys.back")
         self._breaker.record_success()
@@ -157,7 +157,9 @@ class SeparateKeys:
                 offered = await self._ask(lambda: self._keys.create(proposed))
             self._keys.expect(offered)
             if await self._ask(self._keys.has_keys):
-                raise WrongKeyStore(f"{SETTING} is the key store of another database, {offered}")
+                raise WrongKeyStore(
+                    f"{KEYS_URL_SETTING} is the key store of another database, {offered}"
+                )
             return offered
         check_key_store(stored_id, is_set=True, offered=offered)
         assert offered is not None  # that was checked
