@@ -57,7 +57,9 @@ def test_a_pipe_gets_a_line_for_each_thread(
         assert [line.split("\t")[0] for line in lines] == listed, arguments
 
 
-@pytest.mark.parametrize("option", [["--prefix", "ki"], ["--state", "failing"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "option", [["--prefix", "ki"], ["--state", "failing"], ["--cursor", "c"]], ids=" ".join
+)
 def test_one_thread_is_not_chosen_from_a_list(
     option: list[str], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

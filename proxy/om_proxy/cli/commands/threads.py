@@ -52,8 +52,8 @@ async def show(api: LocalApi, options: argparse.Namespace) -> int:
     """Print one page of the list, or the state of the thread that is named."""
     if options.thread is None:
         return await ask_and_print("GET /threads", print_threads, api, options)
-    if options.q is not None or options.state is not None:
-        raise UsageError("--prefix and --state choose threads to list: leave out THREAD")
+    if any(value is not None for value in (options.q, options.state, options.cursor)):
+        raise UsageError("--prefix, --state and --cursor choose threads to list: leave out THREAD")
     return await ask_and_print("GET /threads/{thread}", print_thread, api, options)
 
 
